@@ -140,7 +140,7 @@ pub(crate) struct VmArgs {
     pub(crate) network: NetworkArgs,
 }
 
-// What the guests of all verbs have in common. (A doc comment would become the help's first line.)
+// Options that the guests of all verbs have in common. (A doc comment would become the first line of the help text.)
 #[derive(Args, Debug)]
 pub(crate) struct NetworkArgs {
     #[arg(

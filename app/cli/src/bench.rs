@@ -1,4 +1,4 @@
-//! `pontoon bench`: replaces this process by `pontoon-bench`, a program of its own.
+//! Verb `pontoon bench`: replaces this process by the program `pontoon-bench`.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,7 +12,7 @@ const PROGRAM: &str = "pontoon-bench";
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
-/// Executes `pontoon-bench` from beside this program, or else from `PATH`. Returns only where that fails.
+/// Executes `pontoon-bench` from the directory of this program, or else from `PATH`. Returns only if that fails.
 pub(crate) fn exec(arguments: &[OsString]) -> ExitCode {
     let error = Command::new(program()).args(arguments).exec();
     if error.kind() == io::ErrorKind::NotFound {

@@ -1,4 +1,4 @@
-//! Executes `pontoon ctl`: requests to a control socket.
+//! Verb `pontoon ctl`: requests to a control socket.
 
 pub(crate) mod client;
 pub(crate) mod flows;
@@ -33,7 +33,7 @@ pub(crate) fn ctl(arguments: &CtlArgs) -> Result<()> {
     }
 }
 
-/// The output of responses. A reader that closes it early, such as head(1), is not an error.
+/// Writer of responses to standard output. A reader that closes it early, such as head(1), is not an error.
 struct StdoutWriter<W> {
     to: W,
     is_closed: bool,
@@ -108,7 +108,7 @@ fn answer(arguments: &CtlArgs, mut output: &mut impl Write) -> Result<()> {
     Ok(output.flush()?)
 }
 
-/// Prints a value as JSON, or as text by `write`.
+/// Prints a value as JSON, or as text by the function `write`.
 fn print<T: Serialize>(
     to: &mut impl Write,
     json: bool,
@@ -168,7 +168,8 @@ fn write_change(change: &reply::PublishChange, to: &mut dyn Write) -> io::Result
         .try_for_each(|(what, port)| writeln!(to, "{what} {port}"))
 }
 
-/// Returns the request body, with an absolute path, as the supervisor may have another working directory.
+/// Returns the body of a request for a capture, with an absolute path, because the supervisor may have another working
+/// directory.
 fn capture_request(capture: &Capture) -> Result<serde_json::Value> {
     let file = path::absolute(&capture.file)?;
     Ok(json!({
@@ -191,7 +192,7 @@ fn write_capture(capture: &reply::Capture, to: &mut dyn Write) -> io::Result<()>
     }
 }
 
-/// Returns the rules of a file, which are checked before the request is sent.
+/// Returns the rules of a policy file, which are checked before the request is sent.
 fn lists(file: &Path) -> Result<Lists> {
     let rules = policy::read(file).map_err(|error| anyhow!("{error}"))?;
     let of = |action| {

@@ -1,4 +1,4 @@
-//! Writes the log to standard error.
+//! Log of the program on standard error.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -21,10 +21,10 @@ use rate_limit::RateLimit;
 
 mod rate_limit;
 
-/// Handle to change the level. A forked child has its own copy.
+/// Handle that changes the log level. A forked child has its own copy.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
-/// Starts the log at `level`.
+/// Starts the log with the given format and level.
 pub(crate) fn start(format: LogFormat, level: LevelFilter) {
     let (filter, handle) = reload::Layer::new(level);
     LEVEL.get_or_init(|| handle);
@@ -40,15 +40,16 @@ pub(crate) fn start(format: LogFormat, level: LevelFilter) {
     }
 }
 
-/// Changes the level of this process. Events below the level cost nothing, as tracing caches the interest of call sites.
+/// Sets the log level of this process. Events below the level cost almost nothing, because tracing caches the interest of
+/// call sites.
 pub(crate) fn set(level: LevelFilter) {
     if let Some(handle) = LEVEL.get() {
-        // It fails only without a subscriber, which exists as long as the process.
+        // The call fails only without a subscriber, which exists as long as the process.
         let _ = handle.reload(level);
     }
 }
 
-/// Returns the exit status for `result`. Logs an error, and waits up to a second for the reader of the log.
+/// Returns the exit status for the result of a verb. Logs an error, and waits up to a second for the reader of the log.
 pub(crate) fn end(result: Result<u8, Error>) -> ExitCode {
     let status = result.unwrap_or_else(|error| {
         tracing::error!("{error}");
@@ -58,7 +59,7 @@ pub(crate) fn end(result: Result<u8, Error>) -> ExitCode {
     status.into()
 }
 
-/// Returns the level that `--quiet` and `--verbose` select.
+/// Returns the log level that `--quiet` and `--verbose` select.
 pub(crate) fn level(quiet: bool, verbose: u8) -> LevelFilter {
     match (quiet, verbose) {
         (true, _) => LevelFilter::ERROR,
@@ -68,7 +69,7 @@ pub(crate) fn level(quiet: bool, verbose: u8) -> LevelFilter {
     }
 }
 
-/// Text format: each line begins with `error: `, `warning: ` and so on.
+/// Text format of log lines: each begins with `error: `, `warning: ` and so on.
 struct Plain;
 
 impl<S, N> FormatEvent<S, N> for Plain

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the exit status; prints an error in one line.
+/// Returns the exit status for the result of a verb; prints an error in one line.
 fn end(result: anyhow::Result<u8>) -> ExitCode {
     match result {
         Ok(status) => status.into(),

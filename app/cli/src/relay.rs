@@ -1,4 +1,4 @@
-//! Executes `pontoon relay`: converts its arguments and runs the relay supervisor.
+//! Verb `pontoon relay`: converts its arguments and runs the relay supervisor.
 
 use std::process::ExitCode;
 

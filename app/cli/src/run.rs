@@ -1,4 +1,4 @@
-//! Executes `pontoon run`, and runs the supervisor for every kind of guest.
+//! Verb `pontoon run`, and the start of the supervisor for every kind of guest.
 
 use std::env;
 use std::ffi::OsString;
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: RunArgs) -> ExitCode {
     serve(arguments.network, guest, arguments.vhost_net)
 }
 
-/// Provides a network to `guest`, and returns its exit status.
+/// Provides a network to `guest`, and returns the exit status of the program.
 pub(crate) fn serve(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> ExitCode {
     log::start(
         arguments.report.log_format,

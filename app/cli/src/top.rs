@@ -25,12 +25,12 @@ use state::{KeyAction, Snapshot, Top};
 /// Interval between requests.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Interval between redraws without a key or a change of the terminal's size.
+/// Maximum interval between redraws, without a key or a change of the terminal's size.
 const FRAME: Duration = Duration::from_millis(250);
 
 pub(crate) fn top(arguments: &args::TopArgs) -> Result<()> {
     let path = arguments.control.clone();
-    // An instance that does not run at the start is an error, as with other verbs.
+    // It is an error if the instance does not run at the start, as with other verbs.
     let first = total(&path)?;
     ensure!(
         io::stdin().is_terminal() && io::stdout().is_terminal(),
@@ -38,7 +38,7 @@ pub(crate) fn top(arguments: &args::TopArgs) -> Result<()> {
     );
     let mut top = Top::new(path.display().to_string());
     top.take(Ok(first), Instant::now());
-    // Before another thread is started, so that it inherits the blocked signals.
+    // The signals are blocked before another thread is started, so that the thread inherits the mask.
     let signals = TerminationSignals::collect().context("cannot collect signals")?;
     let (to, snapshots) = mpsc::channel();
     thread::spawn(move || follow(&path, &to));
@@ -48,7 +48,7 @@ pub(crate) fn top(arguments: &args::TopArgs) -> Result<()> {
     result
 }
 
-/// Shows snapshots, until a key or a signal ends it.
+/// Shows snapshots on the screen, until a key or a signal ends the program.
 fn show(
     terminal: &mut DefaultTerminal,
     snapshots: &Receiver<Result<Snapshot>>,

@@ -1,4 +1,4 @@
-//! Prints a usage error in one line, with advice.
+//! Output of usage errors: one line, with advice.
 
 use std::process::ExitCode;
 
@@ -7,11 +7,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 /// Exit status of usage errors.
 pub(crate) const STATUS: u8 = 2;
 
-/// Prints clap's message: help and version unchanged, errors in one line.
+/// Prints the message of clap: help and version unchanged, errors in one line. Returns the exit status.
 pub(crate) fn explain(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A closed pipe is not an error.
+            // A closed pipe on standard output is not an error.
             let _ = error.print();
             ExitCode::SUCCESS
         }
@@ -26,7 +26,7 @@ pub(crate) fn explain(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Returns the error in one line, with advice: clap's text up to the first empty line, and its tip.
+/// Returns a usage error in one line, with advice: clap's text up to the first empty line, and its tip.
 pub(crate) fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let what: Vec<_> = text

@@ -1,4 +1,4 @@
-//! Parses the values of command line options.
+//! Parsers of the values of command line options.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
@@ -48,7 +48,7 @@ pub(crate) const UDP_FILTERS: &[(&str, UdpFilter)] = &[
     ("address-port", UdpFilter::AddressPort),
 ];
 
-/// Returns a parser of the names in a table, which its errors list.
+/// Returns a parser of the names in `table`, which the parser's errors list.
 pub(crate) fn one_of<T>(table: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T>
 where
     T: Copy + Send + Sync + 'static,
@@ -60,7 +60,7 @@ where
     })
 }
 
-/// Returns a parser of the names in [`MACHINE_PROTOCOLS`], which its errors list.
+/// Returns a parser of the names in [`MACHINE_PROTOCOLS`], which the parser's errors list.
 pub(crate) fn machine_protocol() -> impl TypedValueParser<Value = MachineProtocol> {
     let names = PossibleValuesParser::new(MACHINE_PROTOCOLS.map(|protocol| protocol.name));
     names.try_map(|given| {
@@ -174,7 +174,8 @@ pub(crate) fn target(text: &str) -> Result<Target, String> {
     }
 }
 
-/// As the kernel has it (`dev_valid_name`), and without the patterns that a tap's name may have.
+/// Parses the name of an interface by the rules of the kernel (`dev_valid_name`), and refuses the patterns (`%d`) that a
+/// tap's name may have.
 pub(crate) fn ifname(text: &str) -> Result<String, String> {
     let fits = |letter: char| letter.is_ascii_graphic() && !"/:%".contains(letter);
     match text {
@@ -205,7 +206,7 @@ pub(crate) fn mac(text: &str) -> Result<Mac, String> {
 }
 
 pub(crate) fn hostname(text: &str) -> Result<String, String> {
-    // HOST_NAME_MAX.
+    // 64 is HOST_NAME_MAX.
     if text.len() > 64 {
         return Err("longer than 64 characters".into());
     }
@@ -236,7 +237,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A time down to nothing, in microseconds.
+/// Parses a duration that may be zero, in units from microseconds up.
 pub(crate) fn delay(text: &str) -> Result<Duration, String> {
     let malformed = || "not a time, such as 100us, 1ms or 0".to_owned();
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
@@ -258,7 +259,7 @@ pub(crate) fn level(text: &str) -> Result<Level, String> {
         .ok_or_else(|| "not one of error, warn, info, debug and trace".into())
 }
 
-/// Bits a second, in powers of 1000.
+/// Parses a number of bits per second, with a suffix for powers of 1000.
 pub(crate) fn bandwidth(text: &str) -> Result<NonZeroU64, String> {
     let malformed = || "not a bandwidth, such as 500k, 20M or 1G".to_owned();
     let (digits, factor) = match text.as_bytes().last() {
@@ -275,10 +276,11 @@ pub(crate) fn bandwidth(text: &str) -> Result<NonZeroU64, String> {
     }
 }
 
-/// With less, one frame of the largest would have the next one wait for more than 8 s.
+/// Smallest value of `--max-bandwidth` in bits per second. With less, a frame of the maximum size would delay the next one
+/// by more than 8 s.
 const LEAST_BANDWIDTH: u64 = 64_000;
 
-/// In microseconds.
+/// Largest value of `--max-delay` in microseconds.
 const MOST_DELAY: u64 = 1_000_000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Executes `pontoon vm`: converts its arguments and runs the supervisor.
+//! Verb `pontoon vm`: converts its arguments and runs the supervisor.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `pontoon bench` executes `pontoon-bench`.
+//! Tests of `pontoon bench`, which executes `pontoon-bench`.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,8 +10,8 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// Copies a file by a process of its own: a child that another test forks meanwhile would hold a descriptor of this
-/// process that is open for writing, and the file could not be executed (ETXTBSY).
+/// Copies a file by a separate process: if this process had the copy open for writing while another test forks, the child
+/// would inherit the descriptor, and the copy could not be executed (ETXTBSY).
 fn install(source: &Path, target: &Path) {
     let status = Command::new("install")
         .args(["-m", "755"])
@@ -20,7 +20,7 @@ fn install(source: &Path, target: &Path) {
     assert!(status.unwrap().success());
 }
 
-/// A directory with a copy of `pontoon`, and an empty directory `path`.
+/// Returns a directory with a copy of `pontoon`, and an empty directory `path`.
 fn directory() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("path")).unwrap();

@@ -1,4 +1,4 @@
-//! `pontoon ctl` and `pontoon top` as programs, against an instance without flows.
+//! Tests of `pontoon ctl` and `pontoon top` as programs, with an instance without flows.
 
 #![expect(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ const PATIENCE: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// An instance without flows.
+/// Simulated instance without flows: a control socket in a directory of its own, with constant responses.
 struct Instance(TempDir);
 
 impl Instance {
@@ -82,7 +82,7 @@ fn reader_that_closes_early_is_not_an_error() {
             "{words:?}"
         );
     }
-    // A connection that the instance closes early is an error.
+    // It is an error if the instance closes the connection before a response.
     let output = pontoon("ctl")
         .args(["--control", "/none", "stats"])
         .output()
@@ -113,7 +113,7 @@ fn top_restores_the_terminal_when_it_is_terminated() {
             ws_ypixel: 0,
         };
         tcsetwinsize(&ours, size).unwrap();
-        // A shell has some signals ignored by what it starts in the background, as this may be.
+        // A shell starts background processes with some signals ignored, and this test may be one.
         let mut top = Command::new("env")
             .args([
                 "--default-signal",
@@ -156,7 +156,7 @@ fn top_restores_the_terminal_when_it_is_terminated() {
         let status = top.wait().unwrap();
         assert_eq!(status.code(), Some(0), "{signal:?}: {status}");
         assert!(!is_raw(), "{signal:?}");
-        // The escape sequence that restores the earlier screen.
+        // This escape sequence restores the earlier screen.
         until_seen("\x1b[?1049l");
     }
 }

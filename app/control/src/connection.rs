@@ -1,4 +1,4 @@
-//! The connection of one client of a server: receives requests and sends responses.
+//! Connection of one client of a control server: receives requests and sends responses.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,43 +10,44 @@ use rustix::net::Shutdown;
 
 use crate::hosts::Hosts;
 use crate::http::{self, HttpRequest, HttpResponse, Parsed};
-use crate::server::{self, Answer, Look, Route};
+use crate::server::{self, Answer, ResponsePoll, Route};
 use crate::{IDLE_TIMEOUT, REQUEST_TIMEOUT};
 
+/// Connection of one client, with its receive buffer, unsent responses and waiting request.
 pub(crate) struct Connection<S> {
     stream: OwnedFd,
     received: Vec<u8>,
     /// True if the receive buffer begins with a request that has not been parsed.
     more: bool,
     unsent: VecDeque<u8>,
-    waiting: Option<Waiting<S>>,
-    /// The time of the client's last progress: it connected, began a request, or received a part of a response.
+    waiting: Option<WaitingRequest<S>>,
+    /// Time of the client's last progress: it connected, began a request, or received a part of a response.
     since: Instant,
-    /// `100 Continue` was sent for the request that is being received.
+    /// True if `100 Continue` was sent for the request that is being received.
     continued: bool,
-    /// The client has shut down its sending side.
+    /// True if the client has shut down its sending side.
     ended: bool,
-    /// No further request is read.
+    /// True if no further request is read, and the connection is closed after the response.
     closing: bool,
-    /// Bytes to read and discard before the connection is closed: a close with unread data resets it, and the client would lose
-    /// the response.
+    /// Number of bytes to read and discard before the connection is closed: closing a socket with unread data resets the
+    /// connection, and the client would lose the response.
     discard: usize,
 }
 
-/// A request whose response is not ready yet.
-struct Waiting<S> {
-    look: Look<S>,
-    manner: Manner,
+/// Request whose response is not available yet.
+struct WaitingRequest<S> {
+    look: ResponsePoll<S>,
+    manner: ResponseMode,
 }
 
-/// Properties of the response to a request.
+/// Properties of a response that follow from its request.
 #[derive(Clone, Copy, Debug)]
-struct Manner {
+struct ResponseMode {
     close: bool,
     head_only: bool,
 }
 
-impl Manner {
+impl ResponseMode {
     fn of(request: &HttpRequest) -> Self {
         Self {
             close: request.close,
@@ -71,15 +72,16 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Returns the descriptor and events to poll. While a response is pending, only the client's hang-up is polled, and only
-    /// once. If another request is in the receive buffer, the descriptor is polled for writing, which returns at once.
+    /// Returns the descriptor and events to poll. While a response is not available, only the hang-up of the client is
+    /// polled, and only once. If another request is in the receive buffer, the descriptor is polled for writing, which
+    /// returns immediately.
     pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
         let interest = match (self.unsent.is_empty(), &self.waiting) {
             (false, _) => PollFlags::OUT,
             (true, None) if self.more => PollFlags::OUT,
             (true, None) => PollFlags::IN,
-            // A hang-up is reported without interest, and again until the end of the stream is read, which is not while a
-            // pipelined request waits or the buffer is full.
+            // poll(2) reports a hang-up even without interest in events, and repeatedly until end-of-file is read, which is
+            // not done while a pipelined request is in the buffer or the buffer is full.
             (true, Some(_)) if self.ended || self.more || self.received.len() >= http::LONGEST => {
                 return None;
             }
@@ -93,8 +95,8 @@ impl<S> Connection<S> {
         self.since + if idle { IDLE_TIMEOUT } else { REQUEST_TIMEOUT }
     }
 
-    /// Returns the rank by which clients are kept if there are too many: the lowest is disconnected first, which is the client that
-    /// has been idle for longest or, if none is idle, the one that has made no progress for longest.
+    /// Returns the rank of a client when there are too many: the client with the lowest rank is disconnected. It is the one
+    /// that has been idle for longest or, if none is idle, the one that has made no progress for longest.
     pub(crate) fn rank(&self) -> (bool, Instant) {
         let idle = self.received.is_empty() && self.unsent.is_empty() && self.waiting.is_none();
         (!idle, self.since)
@@ -105,7 +107,7 @@ impl<S> Connection<S> {
         now < self.deadline() && !(over && self.unsent.is_empty())
     }
 
-    /// Responds to the pending request, if the response is ready.
+    /// Sends the response to the waiting request, if the response is available.
     pub(crate) fn deliver(&mut self, service: &mut S, now: Instant) {
         if let Some(mut waiting) = self.waiting.take() {
             match (waiting.look)(service) {
@@ -115,7 +117,8 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Receives from the client and responds to one request, so that a client with many requests delays no other.
+    /// Receives data of the client and responds to one request only, so that a client with many requests delays no other
+    /// client.
     pub(crate) fn serve(&mut self, routes: &[Route<S>], hosts: &Hosts, service: &mut S, now: Instant) {
         if self.closing {
             self.receive_and_discard();
@@ -123,14 +126,14 @@ impl<S> Connection<S> {
             self.receive(now);
         }
         self.send(now);
-        // A client that does not read its responses gets no others.
+        // A client that does not read its responses gets no further responses.
         if self.unsent.is_empty() && !self.closing && self.waiting.is_none() {
             self.look(routes, hosts, service, now);
             self.send(now);
         }
     }
 
-    /// Responds to the request at the front of the receive buffer.
+    /// Parses the request at the front of the receive buffer and responds to it.
     fn look(&mut self, routes: &[Route<S>], hosts: &Hosts, service: &mut S, now: Instant) {
         self.more = false;
         match http::parse(&self.received) {
@@ -147,12 +150,12 @@ impl<S> Connection<S> {
                 if hosts.admit(request.host.as_deref()) {
                     self.take(&request, routes, service, now);
                 } else {
-                    let manner = Manner::of(&request);
+                    let manner = ResponseMode::of(&request);
                     self.answer(&HttpResponse::problem(421, OTHER_HOST), manner, now);
                 }
             }
             Parsed::Wrong(response) => {
-                let manner = Manner {
+                let manner = ResponseMode {
                     close: true,
                     head_only: false,
                 };
@@ -164,14 +167,14 @@ impl<S> Connection<S> {
     }
 
     fn take(&mut self, request: &HttpRequest, routes: &[Route<S>], service: &mut S, now: Instant) {
-        let manner = Manner::of(request);
+        let manner = ResponseMode::of(request);
         match server::dispatch(routes, service, request, now) {
             Answer::Now(response) => self.answer(&response, manner, now),
-            Answer::Later(look) => self.waiting = Some(Waiting { look, manner }),
+            Answer::Later(look) => self.waiting = Some(WaitingRequest { look, manner }),
         }
     }
 
-    fn answer(&mut self, response: &HttpResponse, manner: Manner, now: Instant) {
+    fn answer(&mut self, response: &HttpResponse, manner: ResponseMode, now: Instant) {
         response.write(&mut self.unsent, manner.close, manner.head_only);
         self.closing |= manner.close;
         self.since = now;
@@ -197,7 +200,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Receives and discards data.
+    /// Receives and discards data of a client whose connection is to be closed.
     fn receive_and_discard(&mut self) {
         let mut buffer = [0; 16 << 10];
         while self.discard > 0 {
@@ -223,12 +226,12 @@ impl<S> Connection<S> {
             }
         }
         if self.discard > 0 {
-            // The client reads the end of the stream after the response.
+            // The client reads end-of-file after the response.
             let _ = rustix::net::shutdown(&self.stream, Shutdown::Write);
         }
     }
 
-    /// Drops all state of a client whose connection failed.
+    /// Discards all state of a client whose connection has failed.
     fn give_up(&mut self) {
         self.discard = 0;
         self.more = false;
@@ -238,8 +241,9 @@ impl<S> Connection<S> {
     }
 }
 
-/// Bytes that are read and discarded of a client that gets no other response: more than a body that is too long by mistake.
+/// Limit on the bytes that are read and discarded before a connection is closed. It exceeds a body that is too long by
+/// mistake.
 const DISCARDED: usize = 16 << 20;
 
-/// The error message for a request for a host that is not served.
+/// Error text for a request whose `Host` field names a host that is not served.
 const OTHER_HOST: &str = "invalid Host field (try: an address, or --metrics-host)";

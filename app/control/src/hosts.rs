@@ -1,21 +1,22 @@
-//! The hosts that requests may name in their `Host` field.
+//! Hosts that requests may name in their `Host` field.
 //!
-//! A page that a user of this host visits may have its own name lead to an address of this host (DNS rebinding), and the
-//! user's browser then lets it read what is served there. The name in the request is still that of the page.
+//! A web page that the user visits may make its own host name resolve to an address of this host (DNS rebinding); the
+//! user's browser then lets the page read responses of a server on that address. The `Host` field of such a request names
+//! the page's host.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The hosts that a server answers for.
+/// Set of hosts that requests to a server may name.
 #[derive(Clone, Debug)]
 pub enum Hosts {
-    /// All of them: a Unix socket has no address that a name could lead to.
+    /// All hosts, for a Unix socket, which no host name can resolve to.
     Any,
     /// Addresses, `localhost` and these names.
     Named(Vec<String>),
 }
 
 impl Hosts {
-    /// Returns true if a request with this `Host` field (RFC 9110 section 7.2) is admitted. Browsers always send one.
+    /// Returns true if a request with this `Host` field (RFC 9110 section 7.2) is accepted. Browsers always send the field.
     pub(crate) fn admit(&self, host: Option<&str>) -> bool {
         let (Self::Named(names), Some(host)) = (self, host) else {
             return true;

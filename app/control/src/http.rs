@@ -1,4 +1,4 @@
-//! The part of HTTP/1.1 (RFC 9112) that a control socket uses: requests and responses with `Content-Length`.
+//! Subset of HTTP/1.1 (RFC 9112) that a control socket uses: requests and responses with `Content-Length`.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -10,36 +10,36 @@ use serde::de::DeserializeOwned;
 
 use crate::reply::Problem;
 
-/// A complete request.
+/// Complete HTTP request of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub struct HttpRequest {
-    /// `GET`, `PUT`, ...
+    /// HTTP method: `GET`, `PUT`, ...
     pub method: String,
-    /// The path without the query.
+    /// Path of the request target, without the query.
     pub path: String,
-    /// The `Host` field or the authority of the target, with the port if it has one.
+    /// Value of the `Host` field or authority of the target, with the port if one is given.
     pub host: Option<String>,
-    /// The body; empty without `Content-Length`.
+    /// Body of the request; empty without `Content-Length`.
     pub body: Vec<u8>,
-    /// The connection is to be closed after the response.
+    /// True if the connection is to be closed after the response.
     pub close: bool,
 }
 
-/// Result of parsing the bytes of a client.
+/// Result of parsing the bytes that a client has sent.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// The beginning of a request.
+    /// The bytes are the beginning of a request.
     Partial {
-        /// The client waits for `100 Continue` before it sends the body.
+        /// True if the client waits for `100 Continue` before it sends the body.
         expects_continue: bool,
     },
-    /// A request, and its length in bytes.
+    /// The bytes begin with this request, which has this length in bytes.
     Whole(HttpRequest, usize),
-    /// An invalid request and its error response. The beginning of the next request is unknown.
+    /// The bytes are not a valid request, and this is the error response. Where the next request begins is unknown.
     Wrong(HttpResponse),
 }
 
-/// A response.
+/// HTTP response to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpResponse {
     /// Status code (RFC 9110 section 15).
@@ -48,23 +48,23 @@ pub struct HttpResponse {
     pub content_type: &'static str,
     /// Value of the field `Allow`: the methods of the resource, for status 405.
     pub allow: Option<String>,
-    /// The body.
+    /// Body of the response.
     pub body: Vec<u8>,
 }
 
-/// Limit on the bytes of a request's head.
+/// Limit on the size of a request's head (request line and fields), in bytes.
 const HEAD: usize = 8 << 10;
 
-/// Limit on the number of header fields.
+/// Limit on the number of header fields of a request.
 const FIELDS: usize = 64;
 
-/// Limit on the bytes of a body: the longest policy in JSON fits.
+/// Limit on the size of a request's body in bytes: the longest policy in JSON fits.
 pub const BODY: usize = 256 << 10;
 
-/// Bytes of the longest request.
+/// Limit on the size of a request in bytes.
 pub(crate) const LONGEST: usize = HEAD + BODY;
 
-/// The response to `Expect: 100-continue` (RFC 9110 section 10.1.1).
+/// Interim response to a request with `Expect: 100-continue` (RFC 9110 section 10.1.1).
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Parses the request at the front of `bytes`.
@@ -141,7 +141,7 @@ fn split_target(target: &str) -> (Option<&str>, &str) {
 
 fn length(value: &[u8]) -> Option<usize> {
     let text = str::from_utf8(value).ok()?;
-    // `parse` alone would accept a sign.
+    // `str::parse` alone would accept a sign.
     text.bytes()
         .all(|byte| byte.is_ascii_digit())
         .then(|| text.parse().ok())?
@@ -152,12 +152,12 @@ fn wrong(status: u16, why: impl Display) -> Parsed {
 }
 
 impl HttpRequest {
-    /// Parses the body, a JSON object.
+    /// Parses the body of the request, which is a JSON object.
     ///
     /// # Errors
-    /// A description of the invalid body.
+    /// The text describes the mistake in the body.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, String> {
-        // serde would accept an array as the values of the fields.
+        // serde would accept an array as the values of an object's fields.
         if !self.body.trim_ascii_start().starts_with(b"{") {
             return Err("the body is not a JSON object".to_owned());
         }
@@ -166,12 +166,12 @@ impl HttpRequest {
 }
 
 impl HttpResponse {
-    /// Returns a response with JSON text.
+    /// Returns a response whose body is the JSON text `json`.
     pub fn document(json: &str) -> Self {
         Self::ok(JSON, json.to_owned())
     }
 
-    /// Returns a response with metrics in Prometheus' text format.
+    /// Returns a response whose body is metrics in Prometheus' text format.
     pub fn metrics(text: String) -> Self {
         Self::ok(METRICS, text)
     }
@@ -185,7 +185,7 @@ impl HttpResponse {
         }
     }
 
-    /// Returns a response with a value as JSON.
+    /// Returns a response whose body is `value` serialized as JSON.
     pub fn json(value: &impl Serialize) -> Self {
         match serde_json::to_vec(value) {
             Ok(body) => Self::ok(JSON, body),
@@ -193,9 +193,9 @@ impl HttpResponse {
         }
     }
 
-    /// Returns an error response.
+    /// Returns an error response with the reason `why`.
     pub fn problem(status: u16, why: impl Display) -> Self {
-        // It may contain text of the client.
+        // The reason may contain text of the client.
         let problem = Problem {
             error: one_line(&why.to_string()),
         };
@@ -205,7 +205,7 @@ impl HttpResponse {
         }
     }
 
-    /// Appends the response in HTTP/1.1 to `to`. A response to HEAD has no body.
+    /// Appends the encoded response to `to`. The response to a HEAD request has no body.
     pub fn write(&self, to: &mut VecDeque<u8>, close: bool, head_only: bool) {
         let allow = self
             .allow

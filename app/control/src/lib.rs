@@ -1,9 +1,9 @@
 //! Control sockets: HTTP with JSON over a Unix socket, as in `curl --unix-socket PATH http://pontoon/v1/stats`, and metrics
 //! over TCP.
 //!
-//! A [`server`] is polled by the one loop of its process and never blocks it: a client that sends half a request has a deadline
-//! and costs a descriptor until then. A server does not depend on the service; the resources are a list of
-//! [routes](server::Route), which the supervisors of a guest and of a relay define.
+//! A [`server`] is called by the loop of its process when a descriptor is ready, and never blocks the loop: a client that
+//! sends an incomplete request is disconnected after a timeout. A server does not depend on the service; the resources are
+//! a list of [routes](server::Route), which the supervisors of a guest and of a relay define.
 
 #![warn(missing_docs)]
 
@@ -25,16 +25,17 @@ use hosts::Hosts;
 use listener::Listener;
 use server::{Route, Server};
 
-/// Metrics over TCP.
+/// Options of the metrics endpoint, which is served over TCP.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Address to listen on.
+    /// Address and port to listen on.
     pub at: SocketAddr,
-    /// Host names that requests may use, besides addresses and `localhost`.
+    /// Host names that requests may name in their `Host` field, besides addresses and `localhost`.
     pub hosts: Vec<String>,
 }
 
-/// Listens at `path`, where only this user may connect, with `routes`, and at the address of `metrics` with `metrics_routes`.
+/// Opens a server of `routes` on a Unix socket at `path`, to which only this user may connect, and a server of
+/// `metrics_routes` on the TCP address of `metrics`.
 ///
 /// # Errors
 /// The path or address is in use, or a socket cannot be created.
@@ -55,15 +56,18 @@ pub fn open<S>(
     Ok(servers)
 }
 
-/// Maximum number of clients of a server. A further client replaces the one that has been idle for longest, or whose request
-/// takes longest.
+/// Limit on the clients of a server. A further client replaces the one that has been idle for longest or, if none is idle,
+/// has made no progress for longest.
 pub const CLIENTS: usize = 16;
 
-/// Timeout for a client to send a request, and to read the response.
+/// Maximum number of clients that a server refuses in one turn.
+const REFUSALS: usize = 256;
+
+/// Timeout for a client to send a request, and for it to read the response.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Timeout of a connection without a request.
+/// Timeout of a client's connection without a request.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Delay until the next accept after one failed for want of a descriptor.
+/// Delay of the next accept after an accept that failed for lack of a descriptor.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);

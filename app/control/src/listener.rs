@@ -1,4 +1,4 @@
-//! Listening sockets, in the file system and on the network.
+//! Listening sockets of a control server: Unix sockets and TCP.
 
 use std::fmt;
 use std::fs;
@@ -17,17 +17,18 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, listen, socket_with, sockopt,
 };
 
-/// A listening socket.
+/// Listening socket from which a control server accepts clients.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     place: ListenAddress,
-    /// PID namespace whose processes are refused.
+    /// PID namespace of the guest, whose processes are refused as clients.
     refused: Option<PidNamespace>,
-    /// A refused client was logged.
+    /// True if a refused client has been logged.
     warned: bool,
 }
 
+/// Address of a listening socket: a Unix socket file, or a TCP address.
 #[derive(Debug)]
 enum ListenAddress {
     File(SocketFile),
@@ -35,10 +36,10 @@ enum ListenAddress {
 }
 
 impl Listener {
-    /// Listens at `path`, where only this user may connect.
+    /// Listens on a Unix socket at `path`, to which only this user may connect.
     ///
     /// # Errors
-    /// Another process listens there, or the path cannot be used.
+    /// Another process listens at the path, or the path cannot be used.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let cannot = |error: &io::Error| {
             let plain = Error::new(format!(
@@ -67,7 +68,7 @@ impl Listener {
         })
     }
 
-    /// Listens for TCP at `address`.
+    /// Listens on the TCP address `address`.
     ///
     /// # Errors
     /// The address is in use, or is not an address of this host.
@@ -88,7 +89,7 @@ impl Listener {
         })
     }
 
-    /// Returns true if it is a Unix socket in the file system.
+    /// Returns true if the listener is a Unix socket in the file system.
     pub fn is_file(&self) -> bool {
         matches!(self.place, ListenAddress::File(_))
     }
@@ -98,7 +99,8 @@ impl Listener {
         self.refused = guest;
     }
 
-    /// Returns true if a client may send requests. A client whose namespace cannot be read is refused, as it may be the guest's.
+    /// Returns true if `client` may send requests. A client whose namespace cannot be inspected is refused, because it may
+    /// be a process of the guest.
     pub(crate) fn admits(&mut self, client: impl AsFd) -> bool {
         let Some(guest) = &self.refused else {
             return true;
@@ -108,7 +110,7 @@ impl Listener {
             Ok(true) => "it is a process of the guest".to_owned(),
             Err(error) => format!("cannot inspect the peer: {error}"),
         };
-        // Logged once, so that the guest cannot fill the log.
+        // The refusal is logged once, so that the guest cannot fill the log.
         if !std::mem::replace(&mut self.warned, true) {
             tracing::warn!("refused a client of {self}: {reason}");
         }
@@ -119,13 +121,13 @@ impl Listener {
         PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)
     }
 
-    /// Accepts the next client, if there is one.
+    /// Accepts the next client; returns `None` if none is connecting.
     pub(crate) fn accept(&self) -> io::Result<Option<OwnedFd>> {
         loop {
             match accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok(stream) => return Ok(Some(stream)),
                 Err(Errno::AGAIN) => return Ok(None),
-                // The client has disconnected.
+                // ECONNABORTED means that the client has disconnected before it was accepted.
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -145,7 +147,7 @@ impl fmt::Display for Listener {
 fn bind(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The file gets the mode of the socket (`unix_bind_bsd` in Linux), so that no other user can connect at any moment.
+    // The file inherits the mode of the socket (`unix_bind_bsd` in Linux), so that no other user can connect at any time.
     fchmod(&socket, Mode::from_raw_mode(0o600))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     listen(&socket, BACKLOG)?;
@@ -159,12 +161,37 @@ fn bind_tcp(address: SocketAddr) -> Result<OwnedFd, Errno> {
     };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-    // For connections of an earlier run in TIME_WAIT.
+    // SO_REUSEADDR is set because connections of an earlier run may be in TIME_WAIT.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &address)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
-/// Clients that may wait to be accepted.
-const BACKLOG: i32 = 16;
+/// Clients that may wait to be accepted, as for published ports: the default of `net.core.somaxconn`. Clients of the guest,
+/// which are refused, wait in the same queue; if it is full, a connect that does not block fails.
+const BACKLOG: i32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests that clients which do not block can connect while many others, for example of the guest, wait.
+    #[test]
+    fn a_thousand_clients_may_wait_to_be_accepted() {
+        let path = std::env::temp_dir().join(format!("pontoon-listener-{}", std::process::id()));
+        let listener = Listener::open(&path).unwrap();
+        let address = SocketAddrUnix::new(&path).unwrap();
+        let connect = || {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let client = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            rustix::net::connect(&client, &address)
+        };
+        for count in 0..1000 {
+            assert_eq!(connect(), Ok(()), "after {count}");
+        }
+        for _ in 0..1000 {
+            assert!(listener.accept().unwrap().is_some());
+        }
+    }
+}

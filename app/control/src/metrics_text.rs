@@ -6,15 +6,15 @@ use std::fmt::{Display, Write};
 /// Type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricType {
-    /// A value that only increases.
+    /// Value that only increases.
     Counter,
-    /// A value that increases and decreases.
+    /// Value that increases and decreases.
     Gauge,
     /// Counts of values by bucket.
     Histogram,
 }
 
-/// Text of the metric families written so far.
+/// Text of the metric families that have been written.
 #[derive(Debug)]
 pub struct MetricsText {
     prefix: &'static str,
@@ -22,7 +22,7 @@ pub struct MetricsText {
 }
 
 impl MetricsText {
-    /// Returns an empty text whose metrics have names that begin with `prefix` and an underscore.
+    /// Returns an empty text. The names of its metrics begin with `prefix` and an underscore.
     pub const fn new(prefix: &'static str) -> Self {
         Self {
             prefix,
@@ -30,7 +30,7 @@ impl MetricsText {
         }
     }
 
-    /// Starts a family. A counter's name gets the suffix `_total`.
+    /// Begins a metric family. The name of a counter gets the suffix `_total`.
     pub fn family(&mut self, kind: MetricType, name: &str, help: &str) -> MetricFamily<'_> {
         let (kind, suffix) = match kind {
             MetricType::Counter => ("counter", "_total"),
@@ -44,7 +44,7 @@ impl MetricsText {
         MetricFamily { name, metrics: self }
     }
 
-    /// Returns the text.
+    /// Returns the complete text of all families.
     pub fn finish(self) -> String {
         self.text
     }
@@ -54,7 +54,7 @@ impl MetricsText {
     }
 }
 
-/// A metric family, to which samples are added.
+/// Metric family to which samples are added.
 #[derive(Debug)]
 pub struct MetricFamily<'a> {
     name: String,
@@ -62,14 +62,15 @@ pub struct MetricFamily<'a> {
 }
 
 impl MetricFamily<'_> {
-    /// Adds a sample of a counter or a gauge.
+    /// Adds a sample of a counter or a gauge with these labels.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: u64) -> &mut Self {
         self.line("", labels, value);
         self
     }
 
-    /// Adds a histogram: the sum of its values, and the upper bound and count of each bucket, in ascending order. A
-    /// bucket counts the values above the bound before; the text has cumulative counts. The last bound is infinity.
+    /// Adds a histogram: the sum of its values, and the upper bound and count of each bucket, in ascending order. A bucket
+    /// counts the values between the previous bound and its own; the text has cumulative counts. The last bound is
+    /// infinity.
     pub fn histogram(&mut self, labels: &[(&str, &str)], sum: f64, buckets: &[(f64, u64)]) -> &mut Self {
         let mut cumulative = 0_u64;
         for (bound, count) in buckets {

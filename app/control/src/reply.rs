@@ -6,143 +6,145 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// `GET /v1/stats`.
+/// Body of the response to `GET /v1/stats`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineStats {
-    /// Each worker's.
+    /// Statistics of each worker, by index.
     pub workers: Vec<WorkerStats>,
-    /// The sum over all workers.
+    /// Sum of the statistics of all workers.
     pub total: WorkerStats,
 }
 
 /// Statistics of a worker. Counters continue when the engine is restarted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStats {
-    /// Current flows.
+    /// Number of current flows.
     pub flows: u64,
-    /// Buffered bytes in blocks of 64 KiB: data that remote hosts have not accepted yet, and data received out of order.
+    /// Bytes of memory, in blocks of 64 KiB, that hold data which remote hosts have not accepted yet, or which arrived out
+    /// of order.
     pub pool_bytes: u64,
-    /// Counters, by name.
+    /// Values of the counters by their name.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// `GET` and `PUT /v1/policy`.
+/// Body of `GET` and `PUT /v1/policy`: the egress rules and their hits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// The rules, in order.
+    /// Egress rules, in order.
     pub rules: Vec<Rule>,
-    /// Flows refused because no allow rule matches their destination.
+    /// Number of flows that were refused because no allow rule matches their destination.
     pub unlisted: u64,
-    /// Flows to other resolvers that were refused because rules name domains.
+    /// Number of flows to resolvers other than the DNS forwarder that were refused because rules name domains.
     pub resolvers: u64,
 }
 
-/// An egress rule.
+/// Egress rule and the number of its hits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// `allow` or `deny`.
+    /// Action of the rule: `allow` or `deny`.
     pub action: String,
     /// Destinations, in the syntax of the options `--allow` and `--deny`.
     pub to: String,
-    /// The number of matches.
+    /// Number of packets that the rule has matched.
     pub hits: u64,
 }
 
-/// `GET /v1/publish`.
+/// Body of the response to `GET /v1/publish`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
-    /// Published ports in the syntax of the option `--publish`, one host socket each.
+    /// Published ports in the syntax of the option `--publish`, one entry for each host socket.
     pub published: Vec<String>,
 }
 
-/// The response to `POST /v1/publish`.
+/// Body of the response to `POST /v1/publish`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishChange {
-    /// Newly published ports.
+    /// Ports that were not published before, or were published to another guest port.
     pub added: Vec<String>,
-    /// Ports that are no longer published.
+    /// Ports that were published before and no longer are.
     pub removed: Vec<String>,
 }
 
-/// `GET /v1/flows`.
+/// Body of the response to `GET /v1/flows`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flows {
-    /// In no particular order.
+    /// Current flows, in no particular order.
     pub flows: Vec<Flow>,
 }
 
-/// A flow: a TCP connection, a UDP endpoint of the guest's, or an echo id of its.
+/// Current flow: a TCP connection, a UDP endpoint of the guest, or an ICMP echo identifier of the guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
-    /// Identifier, unique among current flows.
+    /// Identifier of the flow, unique among current flows.
     pub id: String,
-    /// Index of its worker.
+    /// Index of the worker that owns the flow.
     pub worker: u8,
-    /// `tcp`, `udp` or `icmp`.
+    /// Protocol of the flow: `tcp`, `udp` or `icmp`.
     pub protocol: String,
-    /// The guest's address and port; for echo requests, the port is the identifier.
+    /// Address and port of the guest; for ICMP echo, the port is the echo identifier.
     pub guest: SocketAddr,
-    /// The remote address and port as the guest sees them; for UDP, those of the last datagram.
+    /// Address and port of the remote host as the guest sees them; for UDP, those of the last datagram.
     pub remote: Option<SocketAddr>,
-    /// `out`, or `in` if it came through a published port.
+    /// Direction of the flow: `out`, or `in` if it was opened through a published port.
     pub direction: String,
-    /// `connecting`, `handshake`, `open`, `unanswered`, `closing`, `time-wait` or `failed`.
+    /// State of the flow: `connecting`, `handshake`, `open`, `unanswered`, `closing`, `time-wait` or `failed`.
     pub state: String,
-    /// Milliseconds since it began.
+    /// Age of the flow in milliseconds.
     pub age_ms: u64,
-    /// Payload bytes from the guest.
+    /// Number of payload bytes from the guest.
     pub bytes_up: u64,
-    /// Payload bytes to the guest.
+    /// Number of payload bytes to the guest.
     pub bytes_down: u64,
 }
 
-/// `GET /v1/relay/rules`.
+/// Body of the response to `GET /v1/relay/rules`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayRules {
-    /// In the order in which they were added.
+    /// Rules of the relay, in the order in which they were added.
     pub rules: Vec<RelayRule>,
 }
 
-/// A rule of a relay.
+/// Rule of a relay, and whether it is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayRule {
     /// The rule in the syntax of the option `--rule`.
     pub rule: String,
-    /// Interfaces that it waits for, each with the reason.
+    /// Interfaces for which the rule waits, each with the reason.
     pub waits: Vec<String>,
 }
 
-/// The response to `POST /v1/relay/rules`.
+/// Body of the response to `POST /v1/relay/rules`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayChange {
-    /// New rules.
+    /// Rules that were added.
     pub added: Vec<RelayRule>,
-    /// Removed rules.
+    /// Rules that were removed.
     pub removed: Vec<String>,
 }
 
-/// `GET`, `POST` and `DELETE /v1/capture`: the capture that runs or ran last.
+/// Body of the responses to `GET`, `POST` and `DELETE /v1/capture`: the capture that runs, or ran last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capture {
-    /// True if it runs.
+    /// True while the capture runs.
     pub running: bool,
-    /// Path of its file; `None` if there was no capture.
+    /// Path of the capture's file; `None` if there was no capture.
     pub file: Option<String>,
-    /// Frames in the file since the engine's start, once it has ended.
+    /// Number of frames in the file since the engine's start, once the capture has ended.
     pub frames: u64,
-    /// Frames that were dropped because they arrived faster than they could be written, once it has ended.
+    /// Number of frames that were dropped because they arrived faster than they could be written, once the capture has
+    /// ended.
     pub dropped: u64,
-    /// Size of the file in bytes, once it has ended.
+    /// Size of the file in bytes, once the capture has ended.
     pub bytes: u64,
-    /// The reason why it has ended.
+    /// Reason why the capture has ended.
     pub ended: Option<String>,
 }
 
-/// `GET` and `PUT /v1/log-level`.
+/// Body of `GET` and `PUT /v1/log-level`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogLevel {
-    /// The least severe level that is logged.
+    /// Least severe level of log lines that are written.
     pub level: Level,
 }
 
@@ -152,18 +154,18 @@ pub struct LogLevel {
 pub enum Level {
     /// Failures of Pontoon.
     Error,
-    /// Conditions that need attention.
+    /// Conditions that the user should know of, such as a restart of the engine.
     Warn,
-    /// The default level.
+    /// Normal events; the default level.
     Info,
-    /// Added by `-v`.
+    /// Details that `-v` adds.
     Debug,
-    /// Added by `-vv`.
+    /// Details that `-vv` adds.
     Trace,
 }
 
 impl Level {
-    /// All levels, the most severe first.
+    /// All levels, with the most severe first.
     pub const ALL: [Self; 5] = [Self::Error, Self::Warn, Self::Info, Self::Debug, Self::Trace];
 }
 
@@ -179,7 +181,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// The body of every response with a status other than 200.
+/// Body of each response whose status is not 200.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// Description of the error in one line.

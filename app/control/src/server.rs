@@ -1,4 +1,4 @@
-//! A listening socket, its clients, and the routes of their requests.
+//! Server of a control socket: a listening socket, its clients, and the routes of their requests.
 
 use std::io;
 use std::time::Instant;
@@ -9,41 +9,41 @@ use crate::connection::Connection;
 use crate::hosts::Hosts;
 use crate::http::{HttpRequest, HttpResponse};
 use crate::listener::Listener;
-use crate::{ACCEPT_RETRY, CLIENTS};
+use crate::{ACCEPT_RETRY, CLIENTS, REFUSALS};
 
-/// A server of a service `S`, which is passed to each call.
+/// Server of HTTP requests to a service `S`, which is passed to the routes. It never blocks.
 pub struct Server<S: 'static> {
     listener: Listener,
     routes: &'static [Route<S>],
     hosts: Hosts,
-    /// After a failure, no client is accepted until then.
+    /// Time until which no client is accepted, because the last accept has failed.
     rests_until: Option<Instant>,
     connections: Vec<Connection<S>>,
 }
 
-/// A method of a resource.
+/// Handler of one method of one resource.
 pub struct Route<S> {
-    /// `GET`, `PUT`, ...
+    /// HTTP method: `GET`, `PUT`, ...
     pub method: &'static str,
-    /// The path of the resource.
+    /// Path of the resource.
     pub path: &'static str,
-    /// Handles a request.
+    /// Function that handles a request at the given time.
     pub act: fn(&mut S, &HttpRequest, Instant) -> Answer<S>,
 }
 
-/// The response to a request, now or later.
+/// Response to a request, which is available now or later.
 pub enum Answer<S> {
-    /// The response.
+    /// The response is available.
     Now(HttpResponse),
-    /// The response depends on other events; it is polled at each [`Server::serve`].
-    Later(Look<S>),
+    /// The response depends on other events; the function is called in each [`Server::serve`] until it returns a response.
+    Later(ResponsePoll<S>),
 }
 
-/// Returns the response once it is ready.
-pub type Look<S> = Box<dyn FnMut(&mut S) -> Option<HttpResponse>>;
+/// Function that returns the response to a request once it is available.
+pub type ResponsePoll<S> = Box<dyn FnMut(&mut S) -> Option<HttpResponse>>;
 
 impl<S> Server<S> {
-    /// Returns a server of `routes` to clients of `listener`, for requests to `hosts`.
+    /// Returns a server that handles requests of the clients of `listener` by `routes`, if they name one of `hosts`.
     #[must_use]
     pub fn new(listener: Listener, routes: &'static [Route<S>], hosts: Hosts) -> Self {
         Self {
@@ -55,12 +55,12 @@ impl<S> Server<S> {
         }
     }
 
-    /// Returns the listener.
+    /// Returns the listening socket of the server.
     pub fn listener(&mut self) -> &mut Listener {
         &mut self.listener
     }
 
-    /// Returns the descriptors to poll.
+    /// Returns the descriptors of the listening socket and of the clients to poll.
     pub fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let listener = self.rests_until.is_none().then(|| self.listener.poll_fd());
         listener
@@ -68,7 +68,7 @@ impl<S> Server<S> {
             .chain(self.connections.iter().filter_map(Connection::poll_fd))
     }
 
-    /// Returns the time to call [`Self::serve`] if no descriptor is ready before.
+    /// Returns the time to call [`Self::serve`] if no descriptor becomes ready earlier.
     pub fn deadline(&self) -> Option<Instant> {
         let clients = self.connections.iter().map(Connection::deadline);
         clients.chain(self.rests_until).min()
@@ -99,14 +99,17 @@ impl<S> Server<S> {
     }
 
     fn accept(&mut self, now: Instant) -> io::Result<()> {
-        // Bounded, so that endless connections do not delay the connected clients.
-        for _ in 0..CLIENTS {
+        // Bounded, so that endless connections do not delay the connected clients. Refusals take less time than requests.
+        let (mut admitted, mut refused) = (0, 0);
+        while admitted < CLIENTS && refused < REFUSALS {
             let Some(stream) = self.listener.accept()? else {
                 break;
             };
             if !self.listener.admits(&stream) {
+                refused += 1;
                 continue;
             }
+            admitted += 1;
             if self.connections.len() >= CLIENTS {
                 let least = (0..CLIENTS).min_by_key(|place| self.connections[*place].rank());
                 if let Some(place) = least {
@@ -119,7 +122,7 @@ impl<S> Server<S> {
     }
 }
 
-/// Passes a request to its route. The response to an unknown path is 404, to another method 405.
+/// Passes a request to its route. The response is 404 for an unknown path, and 405 for an unsupported method.
 pub fn dispatch<S>(routes: &[Route<S>], service: &mut S, request: &HttpRequest, now: Instant) -> Answer<S> {
     let here = || routes.iter().filter(|route| route.path == request.path);
     if let Some(route) = here().find(|route| route.method == request.method) {

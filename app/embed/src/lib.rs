@@ -1,9 +1,10 @@
 //! Pontoon inside a VMM: user-mode networking as a library.
 //!
-//! [`Network::start`] runs the engine in a thread of its own, and gives the VMM a virtio-net [`NetDevice`]. The VMM keeps
-//! the device's registers, behind MMIO or PCI: once the guest's driver has set the addresses of its queues, the VMM passes them
-//! to [`NetDevice::activate`], with the guest's memory and two eventfds for each. A *kick* notifies the device, as an ioeventfd; a *call*
-//! interrupts the guest, as an irqfd. From then on no frame passes through the VMM.
+//! [`Network::start`] runs the engine in a thread of its own, and returns a virtio-net [`NetDevice`] for the VMM. The VMM
+//! implements the device's registers, behind MMIO or PCI. When the guest's driver has set the addresses of its queues, the
+//! VMM passes the queues to [`NetDevice::activate`], with the guest's memory and two eventfds for each queue: the *kick*,
+//! an ioeventfd by which the driver notifies the device, and the *call*, an irqfd by which the device interrupts the guest.
+//! From then on no frame passes through the VMM.
 //!
 //! The engine reads and writes frames in the guest's memory. It offers checksums, TSO and USO both ways, mergeable receive
 //! buffers, event indices and indirect descriptors. There is one pair of queues, and no control queue.

@@ -1,4 +1,4 @@
-//! Runs an engine in a thread, and sends requests to it.
+//! Engine in a thread of the VMM's process, and requests to it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -24,10 +24,10 @@ const F_MAC: u64 = 1 << 5;
 /// The largest number of rules whose matches [`Network::stats`] returns: more than fit into a message to the engine.
 const MAX_RULES: usize = 8192;
 
-/// A running engine, which is stopped on drop.
+/// Network of one guest: a running engine, which is stopped when this value is dropped.
 #[derive(Debug)]
 pub struct Network {
-    /// The channel to the engine; `None` once it was stopped.
+    /// Channel to the engine; `None` once the engine was stopped.
     channel: Option<SupervisorChannel>,
     thread: Option<JoinHandle<io::Result<()>>>,
     table: StatsTable,
@@ -53,7 +53,8 @@ pub struct Stats {
     pub counters: Vec<(&'static str, u64)>,
 }
 
-/// The part of a guest's network device that the VMM does not implement. It may outlive its network, and then serves no queue.
+/// Part of a guest's virtio-net device that the engine implements: features, configuration space and queues. The VMM
+/// implements the registers. The value may outlive its network, and then serves no queue.
 #[derive(Debug)]
 pub struct NetDevice {
     control: vhost_user::Control,
@@ -62,10 +63,10 @@ pub struct NetDevice {
 }
 
 impl Network {
-    /// Starts an engine, for the guest behind a device.
+    /// Starts an engine for the guest of a VMM, and returns the device that serves the guest's queues.
     ///
     /// # Errors
-    /// Out of descriptors, memory or threads; or a published socket is of the wrong type.
+    /// No free descriptor, no memory or no thread; or a published socket has the wrong type.
     pub fn start(options: NetworkOptions) -> io::Result<(Self, NetDevice)> {
         let mtu = options.config.mtu;
         let mac = options.config.guest_mac;
@@ -76,10 +77,10 @@ impl Network {
         Ok((network, NetDevice { control, mac, mtu }))
     }
 
-    /// Starts an engine, for the guest behind `attachment`.
+    /// Starts an engine for the guest behind the socket of `attachment`.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// Same as [`start`](Self::start).
     pub fn attach(options: NetworkOptions, attachment: Attachment) -> io::Result<Self> {
         let workers = attachment.workers();
         Self::new(options, workers, |setup, supervisor| {
@@ -92,7 +93,8 @@ impl Network {
         workers: u8,
         carry: impl FnOnce(EngineSetup, EngineChannel) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
-        // A worker reads these until they are empty, and would otherwise block until a client or a datagram arrives.
+        // A worker reads from a published socket until it is empty; a blocking socket would block the worker until a client
+        // or a datagram arrives.
         for socket in &options.published {
             rustix::io::ioctl_fionbio(socket, true)?;
         }
@@ -108,11 +110,11 @@ impl Network {
             raw_icmp: options.raw_icmp,
             pacing: pacing::here(options.pacing, workers),
             outbound: options.outbound,
-            // An engine that ends is not restarted: its process is the VMM.
+            // An engine that ends is not restarted, because its process is the VMM.
             ledger: ledger::SharedLedger::none(),
             stats: table.clone(),
             rules_generation: 1,
-            // The VMM configures the log.
+            // The VMM, not the engine, configures the log.
             set_log_level: |_| {},
         };
         let thread = thread::Builder::new()
@@ -142,7 +144,7 @@ impl Network {
         self.send(&Update::Resolvers(resolvers))
     }
 
-    /// Replaces the host's own addresses.
+    /// Replaces the list of the host's own addresses, which the guest may not reach.
     ///
     /// # Errors
     /// The engine has ended.
@@ -155,9 +157,9 @@ impl Network {
     /// Replaces the egress rules. Flows that the rules deny are closed.
     ///
     /// # Errors
-    /// The engine has ended. `InvalidInput`: there are too many for one message (64 KiB of text), or one of them
-    /// differs from the rule that its text is parsed to, for example one with port 0, or with a network that has bits behind its
-    /// prefix; the rules are unchanged then.
+    /// The engine has ended. `InvalidInput`: there are too many rules for one message (64 KiB of text), or one of them
+    /// differs from the rule that its text is parsed to, for example a rule with port 0, or with a network that has bits
+    /// behind its prefix; the rules are unchanged then.
     pub fn set_rules(&mut self, rules: Vec<EgressRule>) -> io::Result<()> {
         let count = rules.len();
         let generation = self.generation + 1;
@@ -198,12 +200,13 @@ impl Network {
     /// Stops the engine, which closes its flows.
     ///
     /// # Errors
-    /// The error with which it had failed before.
+    /// The engine had failed before, with this error.
     pub fn stop(mut self) -> io::Result<()> {
         self.end()
     }
 
-    /// Sends an update. It is decoded here first, because the engine has no message for one that it cannot decode.
+    /// Sends an update to the engine. The update is decoded here first, because the engine does not report that it could
+    /// not decode one.
     fn send(&self, update: &Update) -> io::Result<()> {
         let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
         let decoded = pontoon_ipc::decode(&pontoon_ipc::encode(update)?, Vec::new());
@@ -220,14 +223,14 @@ impl Network {
         }
     }
 
-    /// Waits until the channel is ready.
+    /// Waits until the channel to the engine is ready, or until the deadline.
     fn wait(&self, flags: PollFlags) -> io::Result<()> {
         let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
         retry_on_intr(|| poll(&mut [PollFd::new(channel, flags)], None))?;
         Ok(())
     }
 
-    /// Waits for the engine's next message. If the channel is closed, the engine has failed, and its error is returned.
+    /// Receives the next report of the engine. If the channel is closed, the engine has failed, and its error is returned.
     fn receive(&mut self) -> io::Result<Report> {
         self.wait(PollFlags::IN)?;
         let channel = self.channel.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -249,7 +252,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // `stop` returns the error.
+        // The error is ignored here; `stop` returns it.
         let _ = self.end();
     }
 }
@@ -261,7 +264,7 @@ impl NetDevice {
         self.control.features() | F_MAC
     }
 
-    /// Returns the configuration space (5.1.4): the guest's Ethernet address, and its MTU.
+    /// Returns the device's configuration space (virtio 1.2, section 5.1.4): the guest's Ethernet address, and its MTU.
     #[must_use]
     pub fn config(&self) -> [u8; 12] {
         let mut space = [0; 12];
@@ -270,8 +273,8 @@ impl NetDevice {
         space
     }
 
-    /// Serves `queues`, the receive queue and the transmit queue, from now on: the driver has set DRIVER_OK, and accepted
-    /// `features`. Earlier queues are released first.
+    /// Serves `queues`, the receive queue and the transmit queue, after the driver has set DRIVER_OK and accepted
+    /// `features`. Queues of an earlier activation are released first.
     ///
     /// # Errors
     /// Features were not offered, or a queue is not in the guest's memory. No queue is served then.
@@ -284,8 +287,8 @@ impl NetDevice {
         self.control.activate(memory, features & !F_MAC, queues)
     }
 
-    /// Releases the queues and closes the guest's flows, after the driver has reset the device. When this returns, the guest's
-    /// memory is no longer accessed.
+    /// Releases the queues and closes the guest's flows, after the driver has reset the device. When this function returns,
+    /// the guest's memory is no longer accessed.
     pub fn reset(&mut self) {
         self.control.reset();
     }

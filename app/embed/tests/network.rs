@@ -1,4 +1,4 @@
-//! An engine in a thread of this process.
+//! Tests of engines in threads of this process.
 
 // A test panics on an error.
 #![allow(clippy::unwrap_used)]
@@ -15,7 +15,7 @@ use pontoon_embed::engine::config::{self, Published};
 use pontoon_embed::engine::egress::{EgressProtocol, EgressRule, Match, Pattern, Target};
 use pontoon_embed::{Attachment, FrontEndSocket, Network, NetworkOptions, Pacing, Source, Stats};
 
-/// An ARP request (RFC 826) for the gateway, behind its length.
+/// Returns an ARP request (RFC 826) for the gateway's address, preceded by its length.
 fn arp_request() -> Vec<u8> {
     let mut frame = vec![0, 0, 0, 42];
     frame.extend([0xff; 6]);
@@ -96,7 +96,8 @@ fn several_networks_in_one_process_stop_independently() {
     }
 }
 
-/// A set of rules that the engine cannot parse is refused; the previous rules are not kept silently.
+/// The engine would not report that it cannot parse a set of rules, so the previous rules would stay in force without
+/// notice.
 #[test]
 fn updates_that_cannot_be_decoded_are_invalid_input() {
     let (mut network, _device) = Network::start(NetworkOptions::default()).unwrap();
@@ -125,11 +126,11 @@ fn updates_that_cannot_be_decoded_are_invalid_input() {
     network.set_resolvers(vec![resolver]).unwrap();
     let addresses = (0..10_000).map(|at| Ipv4Addr::from_bits(at).into());
     network.set_owned(addresses.collect()).unwrap();
-    // One rule, what no rule names, and other resolvers.
+    // The counts are those of one rule, of flows that no rule matches, and of other resolvers.
     assert_eq!(network.stats().unwrap().rules.len(), 3);
 }
 
-/// A listener as the standard library makes one: a worker that waited for its next client would do nothing else.
+/// A listener of the standard library is blocking: a worker that waited for its next client would do nothing else.
 #[test]
 fn published_listener_is_set_to_non_blocking() {
     let mut options = NetworkOptions::default();

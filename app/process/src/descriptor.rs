@@ -7,15 +7,16 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::Error;
 
-/// Takes ownership of a descriptor that this process has inherited. `option` is the option that names it, and `advice` the
-/// advice if it is not open; `N` in the advice is replaced by the number.
+/// Takes ownership of a descriptor that this process has inherited from its parent. Errors name `option`, the command-line
+/// option with the descriptor's number, and give `advice` if the descriptor is not open; `N` in the advice is replaced by
+/// the number.
 ///
 /// # Errors
-/// It is not open, or is one of the first three.
+/// The descriptor is not open, or is 0, 1 or 2.
 ///
 /// # Safety
-/// No value in this process owns the descriptor, and this function is called once for each number. This is so before the
-/// process opens its first descriptor, as it cannot have one with this number then.
+/// No value in this process owns the descriptor, and this function is called once for each number. Both hold if it is
+/// called before the process opens its first descriptor, which could receive that number.
 pub unsafe fn take_over(number: RawFd, option: &str, advice: &str) -> Result<OwnedFd, Error> {
     let cannot = |error: &io::Error| {
         let what = format_args!("cannot use descriptor {number} for {option}");
@@ -35,7 +36,7 @@ pub unsafe fn take_over(number: RawFd, option: &str, advice: &str) -> Result<Own
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Raises the soft descriptor limit to the hard one, and returns the previous limits.
+/// Raises the soft limit on descriptors (`RLIMIT_NOFILE`) to the hard one, and returns the previous limits.
 pub fn raise_limit() -> Rlimit {
     let was = getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -1,9 +1,9 @@
-//! Errors for the user: one line each, with optional advice.
+//! Errors that are printed for the user: one line each, with optional advice.
 
 use std::fmt;
 use std::io;
 
-/// A failure of Pontoon, as opposed to one of the guest's command.
+/// Failure of Pontoon with its exit status, as opposed to a failure of the guest's command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     what: String,
@@ -22,33 +22,33 @@ impl Error {
         }
     }
 
-    /// Creates an error from the failed operation and the system's reason.
+    /// Creates an error from the operation that failed and the operating system's reason.
     #[must_use]
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
         Self::new(format!("{what}: {}", reason(error)))
     }
 
-    /// Adds advice.
+    /// Adds advice, which is printed in parentheses after the error.
     #[must_use]
     pub fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self
     }
 
-    /// Sets the exit status, which is 1 otherwise.
+    /// Sets the exit status of the program, which is 1 by default.
     #[must_use]
     pub fn with_status(mut self, status: u8) -> Self {
         self.status = status;
         self
     }
 
-    /// Returns the exit status.
+    /// Returns the exit status of the program.
     #[must_use]
     pub fn status(&self) -> u8 {
         self.status
     }
 
-    /// Returns text, advice and exit status, for sending to another process.
+    /// Returns the text, the advice and the exit status, to be sent to another process.
     pub fn parts(&self) -> (&str, Option<&str>, u8) {
         (&self.what, self.advice.as_deref(), self.status)
     }
@@ -66,14 +66,15 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Replaces control characters by spaces, so that text from outside can neither begin a line nor control a terminal.
+/// Replaces control characters by spaces, so that text from a child process or a guest can neither begin a log line nor
+/// control a terminal.
 pub fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Names the operation that a system call was made for.
+/// Extension of results of system calls, which names the operation that failed.
 pub trait Context<T> {
-    /// Converts the system's error into an [`Error`] that begins with `what`.
+    /// Converts the operating system's error into an [`Error`] that begins with `what`.
     fn context(self, what: impl fmt::Display) -> Result<T, Error>;
 }
 
@@ -83,13 +84,13 @@ impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
     }
 }
 
-/// The system's reason in lower case, without the number.
+/// Returns the operating system's reason of an error in lower case, without its number.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error ").next().unwrap_or_default();
     let mut letters = text.chars();
     match letters.next() {
-        // An abbreviation stays as it is.
+        // An abbreviation keeps its case.
         Some(first) if !letters.as_str().starts_with(char::is_uppercase) => {
             first.to_lowercase().chain(letters).collect()
         }
@@ -97,7 +98,7 @@ pub fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Our own failures, as opposed to usage errors (2).
+/// Exit status of failures of Pontoon; usage errors have 2.
 const FAILED: u8 = 1;
 
 #[cfg(test)]

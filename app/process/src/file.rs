@@ -1,4 +1,5 @@
-//! Files that the user names and this process writes, perhaps as root in a directory of others.
+//! Files whose path the user names and which this process opens, perhaps as root in a directory that other users can write
+//! to.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -8,17 +9,20 @@ use std::path::Path;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::geteuid;
 
-/// Opens a regular file of this user for writing, and empties it. A new one has `mode`, less the umask. The name is no
-/// symbolic link, and the file has no other name, as either might have been made by another user and lead to any file.
+/// Opens a regular file of this user for writing, and truncates it. A file that is created has the mode `mode`, less the
+/// umask. A symbolic link or a file with several hard links is refused, because another user might have made it to
+/// overwrite another file.
 ///
 /// # Errors
-/// It cannot be opened, or is another file than that. A pipe is one, as its reader could stop the writer.
+/// The file cannot be opened, is not regular, belongs to another user or has several names. A pipe is refused too, because
+/// its reader could block the writer.
 pub fn open_to_write(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).mode(mode).custom_flags(FLAGS);
     match options.clone().create_new(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        // Where the server of a file system gives root's files to another user, a new file is still this process's.
+        // A file that this process creates is accepted without a check of its owner: a file server may map root to another
+        // user.
         created => {
             let file = created?;
             fcntl_setfl(&file, OFlags::empty())?;
@@ -45,15 +49,17 @@ pub fn open_to_write(path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file to read, unless its name is a symbolic link. Does not wait for the writer of a pipe.
+/// Opens a file for reading, unless its last path component is a symbolic link. The call does not wait for the writer of a
+/// FIFO.
 ///
 /// # Errors
-/// It cannot be opened.
+/// The file cannot be opened.
 pub fn open_to_read(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(FLAGS).open(path)
 }
 
-/// No symbolic link is followed, no pipe waited for, no terminal taken.
+/// Flags of open(2): the last path component is not followed if it is a symbolic link, a FIFO does not block, and a
+/// terminal does not become the controlling one.
 const FLAGS: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
 
 #[cfg(test)]
@@ -95,7 +101,7 @@ mod tests {
         assert_eq!(error.to_string(), "it has several names (hard links)");
         fs::remove_file(&path).unwrap();
 
-        // Only root can make a file of another user's.
+        // Only root can create a file that belongs to another user.
         fs::write(&path, "precious").unwrap();
         if geteuid().is_root() {
             chown(&path, Some(1), Some(1)).unwrap();

@@ -1,4 +1,4 @@
-//! Log lines on standard error: writing without waiting, a limit on their number, and panics.
+//! Log lines on standard error: writes that do not block, a limit on lines per minute, and one line for each panic.
 
 pub mod output;
 pub mod panics;

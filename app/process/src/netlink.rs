@@ -20,28 +20,28 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-/// A request socket in the network namespace that the caller was in when it was opened.
+/// Request socket of rtnetlink, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Netlink {
     socket: Socket,
     sequence: u32,
 }
 
-/// Netlink port of the kernel; no process has it.
+/// Netlink port id of the kernel, which no process can have.
 const KERNEL: u32 = 0;
 
-/// Timeout of a reply. The kernel makes it before the request's send returns, or while it is read: a missing reply was
-/// dropped.
+/// Limit on the wait for a netlink reply. The kernel queues a reply before the send of the request returns or while a dump
+/// is read, so a reply that is late has been dropped.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Settings of an interface.
+/// Settings of a network interface to change by [`Netlink::bring_up`].
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// Ethernet address; `None` leaves it.
+    /// Ethernet address; `None` leaves the interface's address unchanged.
     pub mac: Option<[u8; 6]>,
-    /// MTU; `None` leaves it.
+    /// MTU in bytes; `None` leaves the interface's MTU unchanged.
     pub mtu: Option<u16>,
-    /// Transmit queue length in frames; `None` leaves it.
+    /// Length of the transmit queue in frames; `None` leaves the interface's queue length unchanged.
     pub queue: Option<u32>,
 }
 
@@ -68,23 +68,23 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Wraps a socket that was opened before; its requests apply to the namespace in which it was opened.
+    /// Wraps an rtnetlink socket that was opened before; requests apply to the network namespace in which it was opened.
     pub fn of(socket: OwnedFd) -> Self {
         // SAFETY: the descriptor is open, and has no other owner once it is taken out of its owner.
         let socket = unsafe { Socket::from_raw_fd(socket.into_raw_fd()) };
         Self { socket, sequence: 0 }
     }
 
-    /// Returns the socket, to be passed to another process.
+    /// Returns the rtnetlink socket, to be passed to another process.
     pub fn into_socket(self) -> OwnedFd {
         // SAFETY: the descriptor is open, and has no other owner once it is taken out of its owner.
         unsafe { OwnedFd::from_raw_fd(self.socket.into_raw_fd()) }
     }
 
-    /// Sets an interface's properties and brings it up.
+    /// Changes the settings of an interface and sets its flag `IFF_UP`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the request.
     pub fn bring_up(&mut self, index: u32, settings: &Interface) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.header.index = index;
@@ -97,10 +97,10 @@ impl Netlink {
         self.change(RouteNetlinkMessage::SetLink(link), 0)
     }
 
-    /// Adds an address without duplicate address detection.
+    /// Adds an address to an interface without duplicate address detection.
     ///
     /// # Errors
-    /// The kernel's; EEXIST if the address exists.
+    /// The kernel refuses the request; EEXIST if the address exists.
     pub fn add_address(&mut self, index: u32, address: IpNet) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.family = family(address.addr());
@@ -124,7 +124,7 @@ impl Netlink {
     /// Adds a default route. `reach` is the way to the gateway.
     ///
     /// # Errors
-    /// The kernel's; EEXIST if one exists.
+    /// The kernel refuses the request; EEXIST if the route exists.
     pub fn add_default_route(&mut self, index: u32, gateway: IpAddr, reach: GatewayReach) -> io::Result<()> {
         let mut message = default_route(index, gateway);
         if reach == GatewayReach::OnLink {
@@ -169,31 +169,32 @@ impl Netlink {
     /// Removes a default route that [`Self::add_default_route`] added.
     ///
     /// # Errors
-    /// The kernel's; ESRCH if there is none.
+    /// The kernel refuses the request; ESRCH if the route does not exist.
     pub fn remove_default_route(&mut self, index: u32, gateway: IpAddr) -> io::Result<()> {
         self.change(RouteNetlinkMessage::DelRoute(default_route(index, gateway)), 0)
     }
 
-    /// Reads the addresses of the socket's namespace.
+    /// Reads the addresses of all interfaces in the socket's network namespace.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the request or drops the reply.
     pub fn addresses(&mut self) -> io::Result<Vec<IpNet>> {
         let replies = self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
         Ok(replies.iter().filter_map(address).collect())
     }
 
-    /// Sends a request to which the reply is success or an error.
+    /// Sends a request that changes the kernel's state, to which the kernel replies with success or an error.
     fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.request(message, NLM_F_ACK | flags).map(drop)
     }
 
-    /// Reads all objects of a kind.
+    /// Reads all objects of the kind that `message` requests (`NLM_F_DUMP`).
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the request or drops the reply.
     pub fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
-        // A change during the dump sets NLM_F_DUMP_INTR, and causes an event, after which a watch reads again.
+        // If the kernel's state changes during the dump, the reply has NLM_F_DUMP_INTR and an event follows, after which
+        // the watch of the events reads the state again.
         self.request(message, NLM_F_DUMP)
     }
 
@@ -212,7 +213,7 @@ impl Netlink {
         self.receive_reply(subject)
     }
 
-    /// Waits for the whole reply to the last request.
+    /// Receives all messages of the reply to the last request.
     fn receive_reply(&mut self, subject: &str) -> io::Result<Vec<RouteNetlinkMessage>> {
         let mut replies = Vec::new();
         loop {
@@ -230,7 +231,7 @@ impl Netlink {
     }
 }
 
-/// Returns the subject of a request, for error messages.
+/// Returns the subject of a netlink request, for messages of errors.
 fn subject(message: &RouteNetlinkMessage) -> &'static str {
     match message {
         RouteNetlinkMessage::SetLink(_) => "setting up an interface",
@@ -244,7 +245,7 @@ fn subject(message: &RouteNetlinkMessage) -> &'static str {
     }
 }
 
-/// Names the subject of a reply that timed out.
+/// Adds the subject of the request to the error of a reply that timed out.
 fn late(error: io::Error, subject: &str) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => {
@@ -255,12 +256,13 @@ fn late(error: io::Error, subject: &str) -> io::Error {
     }
 }
 
-/// Adds the replies of one datagram to the request of that number; returns true if the reply is complete.
+/// Appends to `replies` the messages of one datagram that reply to the request with the number `sequence`; returns true if
+/// the reply is complete.
 ///
 /// # Errors
-/// The kernel's: of the request, or of a dump that it could not complete.
+/// The kernel refused the request, or could not complete the dump.
 fn take(bytes: &[u8], sequence: u32, replies: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
-    // Others are replies to an earlier request, which timed out.
+    // Messages with other numbers reply to an earlier request, which timed out.
     for reply in messages(bytes).filter(|reply| reply.header.sequence_number == sequence) {
         match reply.payload {
             NetlinkPayload::Done(done) if done.code == 0 => return Ok(true),
@@ -276,7 +278,8 @@ fn take(bytes: &[u8], sequence: u32, replies: &mut Vec<RouteNetlinkMessage>) -> 
     Ok(false)
 }
 
-/// Returns the messages of one datagram. One that cannot be parsed (of a newer kernel) is skipped.
+/// Returns the messages of one netlink datagram. A message that cannot be parsed, for example of a newer kernel, is
+/// skipped.
 pub fn messages(bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<RouteNetlinkMessage>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -308,8 +311,8 @@ fn family(address: IpAddr) -> AddressFamily {
     }
 }
 
-/// Returns the address of the interface itself: `IFA_LOCAL` if present, as `IFA_ADDRESS` is the far end of a point-to-point
-/// link.
+/// Returns the local address in an `RTM_NEWADDR` message: `IFA_LOCAL` if present, because `IFA_ADDRESS` is the peer of a
+/// point-to-point link then.
 pub fn address(message: &RouteNetlinkMessage) -> Option<IpNet> {
     let RouteNetlinkMessage::NewAddress(message) = message else {
         return None;
@@ -325,11 +328,11 @@ pub fn address(message: &RouteNetlinkMessage) -> Option<IpNet> {
     IpNet::new(local.or(plain)?, message.header.prefix_len).ok()
 }
 
-/// Reads all queued events; returns true if there was one. Their content is not used, as some may be lost (ENOBUFS); the
-/// caller reads the whole state again.
+/// Reads all queued events; returns true if there was one. The content of an event is not used, because events may be lost
+/// (ENOBUFS); the caller reads the whole state again.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel refuses the read.
 pub fn drain(events: &Socket) -> io::Result<bool> {
     let mut any = false;
     loop {
@@ -342,7 +345,7 @@ pub fn drain(events: &Socket) -> io::Result<bool> {
     }
 }
 
-/// Bytes of an event that are read; a longer event is truncated, which is harmless.
+/// Bytes that are read of one netlink event; the rest of a longer event is discarded, because the content is not used.
 pub const EVENT_BYTES: usize = 4096;
 
 #[cfg(test)]
@@ -362,7 +365,7 @@ mod tests {
         assert!(missing.is_err());
     }
 
-    /// Returns a datagram of the kernel that replies to the request of that number.
+    /// Returns a datagram of the kernel that replies to the request with the number `sequence`.
     fn datagram(sequence: u32, payload: NetlinkPayload<RouteNetlinkMessage>) -> Vec<u8> {
         let mut header = NetlinkHeader::default();
         header.sequence_number = sequence;

@@ -9,26 +9,27 @@ use rustix::process::Pid;
 
 use crate::pid_namespace::{Id, id};
 
-/// A network namespace, and the user namespace that owns it.
+/// Network namespace of a guest, and the user namespace that owns it.
 #[derive(Debug)]
 pub struct NetworkNamespace {
     file: File,
-    /// `None` if it is this process's own, which owns the host's network namespace, too.
+    /// User namespace that owns the guest's network namespace; `None` if it is this process's own, which owns the host's
+    /// network namespace, too.
     owner: Option<Id>,
 }
 
-// ioctl_ns(2): _IO(0xb7, 1) and _IO(0xb7, 2).
+// Requests of ioctl_ns(2): _IO(0xb7, 1) and _IO(0xb7, 2).
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
 
-/// `<linux/sockios.h>`.
+/// Request that opens the network namespace of a socket (`<linux/sockios.h>`).
 const SIOCGSKNS: libc::Ioctl = 0x894c;
 
 impl NetworkNamespace {
-    /// Opens the namespace of a process; `None` if it is this process's own.
+    /// Opens the network namespace of the process `pid`; returns `None` if it is this process's own.
     ///
     /// # Errors
-    /// The process has exited, or may not be inspected.
+    /// The process has exited, or this process may not inspect it.
     pub fn of(pid: Pid) -> io::Result<Option<Self>> {
         let file = File::open(format!("/proc/{}/ns/net", pid.as_raw_nonzero()))?;
         if id(&file)? == id(&File::open("/proc/self/ns/net")?)? {
@@ -43,15 +44,16 @@ impl NetworkNamespace {
         }))
     }
 
-    /// Returns true if the peer of `socket`, an accepted Unix stream, connected from this namespace, or from a network namespace
-    /// that was created in it. The kernel creates the accepted socket in the network namespace of the connecting process
-    /// (`unix_stream_connect`), so the result does not depend on which process has the peer now, or on the connecting process
-    /// still running.
+    /// Returns true if the peer of `socket`, an accepted Unix stream, connected from this network namespace, or from one
+    /// whose owner is this namespace's owner, a user namespace of the guest, or a descendant of it. The kernel creates the
+    /// accepted socket in the network namespace of the connecting process (`unix_stream_connect`), so the result depends
+    /// neither on the process that has the peer socket now, nor on whether the connecting process still runs.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the ioctl (`SIOCGSKNS` or ioctl_ns(2)).
     pub fn holds_peer(&self, socket: impl AsFd) -> io::Result<bool> {
-        // EPERM: the user namespace that owns it is not a descendant of this process's, as a guest's is.
+        // EPERM means that the user namespace that owns the socket's network namespace is not a descendant of this
+        // process's; a guest's always is.
         let Some(network) = related(socket, SIOCGSKNS)? else {
             return Ok(false);
         };
@@ -72,7 +74,7 @@ impl NetworkNamespace {
     }
 }
 
-/// Returns the namespace that an ioctl opens; `None` without permission to open it.
+/// Returns the namespace that the ioctl `request` on `of` opens; `None` if this process may not open it.
 fn related(of: impl AsFd, request: libc::Ioctl) -> io::Result<Option<File>> {
     // SAFETY: these requests take no argument; what they return is a new descriptor, which has no other owner.
     unsafe {
@@ -102,7 +104,7 @@ mod tests {
         "network_namespace::tests::socket_connected_in_the_guest_is_recognized_whatever_process_holds_it";
     const SKIPPED: u8 = 77;
 
-    /// A process in user and network namespaces `deep` levels below this process's that connects to `path`.
+    /// Forks a process into user and network namespaces `deep` levels below this process's, which connects to `path`.
     fn connected(path: &Path, deep: u8) -> io::Result<Child> {
         spawn::fork(|| {
             for _ in 0..deep {
@@ -121,7 +123,8 @@ mod tests {
         })
     }
 
-    /// The processes are in this PID namespace, as a process of the host would be that has reused the id of one of the guest's.
+    /// The processes are in the PID namespace of the test, like a process of the host that has reused the id of a guest's
+    /// process.
     #[test]
     fn socket_connected_in_the_guest_is_recognized_whatever_process_holds_it() {
         let status = in_child(NAME, || match distinguishes_guests() {

@@ -1,4 +1,5 @@
-//! PID namespaces (pid_namespaces(7)). They distinguish a guest from its host, which may have the same user and files.
+//! PID namespaces (pid_namespaces(7)). By them a process of the guest is distinguished from one of the host, even if both
+//! have the same user and files.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,25 +12,26 @@ use rustix::process::{Pid, geteuid};
 
 use crate::network_namespace::NetworkNamespace;
 
-/// A PID namespace below this process's own. It is kept open, so that its inode number is not reused.
+/// PID namespace of a guest, a descendant of this process's own. Its file stays open, so that its inode number is not
+/// reused.
 #[derive(Debug)]
 pub struct PidNamespace {
     namespace: File,
-    /// The network namespace of the same process, if it is not this process's own.
+    /// Network namespace of the guest, if it is not this process's own.
     network: Option<NetworkNamespace>,
 }
 
-/// Device and inode, which identify a namespace.
+/// Device and inode number, which identify a namespace.
 pub(crate) type Id = (u64, u64);
 
-// ioctl_ns(2): _IO(0xb7, 2).
+// Request of ioctl_ns(2): _IO(0xb7, 2).
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
 
 impl PidNamespace {
-    /// Opens the PID namespace of a process; `None` if it is this process's own.
+    /// Opens the PID namespace of the process `pid`; returns `None` if it is this process's own.
     ///
     /// # Errors
-    /// The process has exited, or may not be inspected.
+    /// The process has exited, or this process may not inspect it.
     pub fn of(pid: Pid) -> io::Result<Option<Self>> {
         let namespace = open(pid)?;
         if id(&namespace)? == own()? {
@@ -39,12 +41,13 @@ impl PidNamespace {
         Ok(Some(Self { namespace, network }))
     }
 
-    /// Returns true if the process that connected `socket` is in this namespace or in a descendant of it.
+    /// Returns true if the process that connected `socket` is in this PID namespace or in a descendant of it.
     ///
     /// # Errors
     /// The process cannot be inspected, for example because it has exited.
     pub fn holds_peer(&self, socket: impl AsFd) -> io::Result<bool> {
-        // The check of process ids below can meet a reused id before Linux 6.5. This check does not need them.
+        // The check by process ids below can meet a reused id before Linux 6.5; the check by network namespace needs no
+        // process id.
         if let Some(network) = &self.network
             && network.holds_peer(&socket)?
         {
@@ -61,7 +64,7 @@ impl PidNamespace {
             return Ok(false);
         }
         let pidfd = peer::pidfd(&socket, pid)?;
-        // The depth of its namespace may be read by any process, the namespace itself only with ptrace access.
+        // Any process may read the depth of the peer's PID namespace; opening the namespace requires ptrace access.
         let is_below_us = depth(&pid.to_string())? > depth("self")?;
         let holds = is_below_us && self.is_above(open(pid)?)?;
         // The id was not reused if the process still runs.
@@ -72,14 +75,14 @@ impl PidNamespace {
         }
     }
 
-    /// Returns a namespace without processes, with a network namespace.
+    /// Returns a PID namespace without processes, whose guest has the given network namespace.
     #[cfg(test)]
     pub(crate) fn for_test(network: Option<NetworkNamespace>) -> io::Result<Self> {
         let namespace = File::open("/proc/self/ns/uts")?;
         Ok(Self { namespace, network })
     }
 
-    /// Returns true if `namespace` is this one or a descendant of it.
+    /// Returns true if `namespace` is this namespace or a descendant of it.
     fn is_above(&self, mut namespace: File) -> io::Result<bool> {
         let (this, own) = (id(&self.namespace)?, own()?);
         loop {
@@ -96,7 +99,8 @@ fn open(pid: Pid) -> io::Result<File> {
     File::open(format!("/proc/{}/ns/pid", pid.as_raw_nonzero()))
 }
 
-/// Returns the number of PID namespaces in which a process has an id, from that of `/proc` downwards.
+/// Returns the number of PID namespaces in which a process has an id, counted from the PID namespace of the mounted
+/// `/proc`.
 fn depth(process: &str) -> io::Result<usize> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
@@ -146,7 +150,7 @@ mod tests {
         assert!(!namespace("pid").holds_peer(&socket).unwrap());
         let own = || File::open("/proc/self/ns/pid").unwrap();
         assert!(namespace("pid").is_above(own()).unwrap());
-        // A namespace that is not an ancestor.
+        // A UTS namespace is no descendant of a PID namespace.
         assert!(!namespace("uts").is_above(own()).unwrap());
     }
 
@@ -155,7 +159,7 @@ mod tests {
         let null = File::open("/dev/null").unwrap();
         namespace("pid").holds_peer(null).unwrap_err();
         PidNamespace::of(Pid::from_raw(0x3fff_ffff).unwrap()).unwrap_err();
-        // A UTS namespace has no parent.
+        // A UTS namespace has no parent namespace.
         namespace("pid")
             .is_above(File::open("/proc/self/ns/uts").unwrap())
             .unwrap_err();

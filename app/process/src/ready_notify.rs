@@ -13,7 +13,7 @@ use crate::descriptor;
 use crate::error::{Context as _, Error};
 use crate::file;
 
-/// The descriptor and the file to write when the network is ready.
+/// Descriptor of `--ready-fd` and file of `--pid-file`, which are written when the network is ready.
 #[derive(Debug)]
 pub struct ReadyNotifier {
     ready: Option<OwnedFd>,
@@ -22,10 +22,10 @@ pub struct ReadyNotifier {
 }
 
 impl ReadyNotifier {
-    /// A notifier that owns the descriptor ([`Self::take_over`]).
+    /// Creates a notifier that owns the descriptor `ready` of [`Self::take_over`].
     ///
     /// # Errors
-    /// The file's directory does not exist.
+    /// The directory of the pid file does not exist.
     pub fn new(ready: Option<OwnedFd>, pid_file: Option<PathBuf>) -> Result<Self, Error> {
         if let Some(directory) = pid_file.as_ref().and_then(|path| path.parent())
             && !directory.as_os_str().is_empty()
@@ -43,23 +43,23 @@ impl ReadyNotifier {
         })
     }
 
-    /// Takes ownership of the descriptor with this number.
+    /// Takes ownership of the descriptor with the number of `--ready-fd`.
     ///
     /// # Errors
     /// The descriptor is not open.
     ///
     /// # Safety
-    /// As [`descriptor::take_over`].
+    /// Same as [`descriptor::take_over`].
     pub unsafe fn take_over(ready_fd: Option<RawFd>) -> Result<Option<OwnedFd>, Error> {
-        // SAFETY: the caller ensures the same.
+        // SAFETY: the caller ensures the conditions of `descriptor::take_over`, which are those of this function.
         let take_over = |number| unsafe { descriptor::take_over(number, "--ready-fd", WITHOUT_READY) };
         ready_fd.map(take_over).transpose()
     }
 
-    /// Writes the file and the descriptor.
+    /// Writes the pid file, then a line to the ready descriptor.
     ///
     /// # Errors
-    /// The file cannot be written. A descriptor without a reader is not an error.
+    /// The pid file cannot be written. A ready descriptor without a reader is not an error.
     pub fn notify(&mut self) -> Result<(), Error> {
         if let Some(path) = &self.pid_file {
             let shown = path.display();
@@ -95,7 +95,7 @@ fn write_ready(ready: &OwnedFd, timer: io::Result<TimedWrite>) -> Result<(), Err
     Ok(())
 }
 
-/// Removes the file, unless another instance has replaced it.
+/// Removes the pid file, unless another instance has replaced it.
 impl Drop for ReadyNotifier {
     fn drop(&mut self) {
         if let (Some(path), true) = (&self.pid_file, self.written)
@@ -106,7 +106,7 @@ impl Drop for ReadyNotifier {
     }
 }
 
-/// Returns true if the pid file names this process.
+/// Returns true if the pid file at `path` contains the id of this process.
 fn names_us(path: &Path) -> io::Result<bool> {
     let mut text = String::new();
     let longest = line().len() as u64 + 1;
@@ -116,12 +116,12 @@ fn names_us(path: &Path) -> io::Result<bool> {
     Ok(text == line())
 }
 
-/// Returns the content of the pid file.
+/// Returns the content of the pid file: the id of this process, and a newline.
 fn line() -> String {
     format!("{}\n", std::process::id())
 }
 
-/// Advice for a descriptor that is not open.
+/// Advice for the option `--ready-fd` with a descriptor that is not open.
 const WITHOUT_READY: &str = "N>FILE or a pipe in the shell";
 
 #[cfg(test)]
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn ready_is_written_without_a_timer_unless_there_is_no_room() {
         let (read, write) = rustix::pipe::pipe().unwrap();
-        // A missing write fails the test instead of blocking it.
+        // The read must fail the test instead of blocking it if nothing was written.
         rustix::io::ioctl_fionbio(&read, true).unwrap();
         let no_timer = || Err(io::Error::from(Errno::AGAIN));
         assert_eq!(write_ready(&write, no_timer()), Ok(()));
@@ -145,7 +145,7 @@ mod tests {
         rustix::io::ioctl_fionbio(&write, true).unwrap();
         while rustix::io::write(&write, &[0; 4096]).is_ok() {}
         rustix::io::ioctl_fionbio(&write, false).unwrap();
-        // On a thread of its own, as a write that blocks must not block the test.
+        // The write runs on another thread, so that it cannot block the test.
         let (done, result) = std::sync::mpsc::channel();
         std::thread::spawn(move || done.send(write_ready(&write, no_timer())));
         let result = result.recv_timeout(std::time::Duration::from_secs(10));

@@ -1,21 +1,22 @@
-//! Retries of kernel queries that failed for lack of memory or descriptors. The earlier result stays valid meanwhile.
+//! Retries of kernel queries that failed for lack of memory or descriptors. The result of the last successful query stays
+//! valid until a retry succeeds.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The time of the retry, if the last query failed.
+/// Time of the retry of a kernel query, if the last query failed.
 #[derive(Debug, Default)]
 pub struct Retry(Option<Instant>);
 
 impl Retry {
-    /// The time between retries.
+    /// Time between two retries of a query.
     const PAUSE: Duration = Duration::from_secs(1);
 
-    /// Returns the result of a query for `what`, or `None` if it failed for a temporary reason and is to be retried. The first
-    /// of several failures in a row is logged.
+    /// Returns the result of a query for `what`, or `None` if the query failed for a temporary reason and is to be retried.
+    /// The first of several consecutive failures is logged.
     ///
     /// # Errors
-    /// A failure that is not temporary.
+    /// The failure is not temporary.
     pub fn unless_short<T>(&mut self, what: &str, result: io::Result<T>) -> io::Result<Option<T>> {
         match result {
             Ok(reply) => {
@@ -33,7 +34,7 @@ impl Retry {
         }
     }
 
-    /// Returns the time of the retry.
+    /// Returns the time of the retry, if the last query failed.
     pub fn deadline(&self) -> Option<Instant> {
         self.0
     }
@@ -43,14 +44,14 @@ impl Retry {
         self.0.is_some()
     }
 
-    /// Returns true if the retry is due.
+    /// Returns true if the time of the retry has come.
     pub fn is_due(&self) -> bool {
         self.0.is_some_and(|due| due <= Instant::now())
     }
 }
 
-/// Returns true if the error is a temporary shortage. rtnetlink returns `EBUSY` while an earlier dump runs. A timeout means
-/// that the reply was dropped for lack of socket buffer.
+/// Returns true if the error is a temporary lack of resources. rtnetlink returns `EBUSY` while an earlier dump runs. A
+/// timeout means that the kernel dropped the reply for lack of socket buffer.
 fn passes(error: &io::Error) -> bool {
     const SHORT: [i32; 6] = [
         libc::ENOBUFS,

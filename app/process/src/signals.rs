@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// Signals that are forwarded to the command. Job control signals of the terminal and signals of faults have their default
-/// effect.
+/// Signals that are forwarded to the command. The signals of job control and those that report faults (SIGSEGV, SIGBUS,
+/// ...) keep their default disposition.
 pub const FORWARDED: [i32; 8] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -18,10 +18,10 @@ pub const FORWARDED: [i32; 8] = [
     libc::SIGWINCH,
 ];
 
-/// Signals that a terminal sends.
+/// Signals that the kernel sends to the foreground process group of a terminal.
 const OF_TERMINALS: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGWINCH];
 
-/// Unblocks every signal.
+/// Unblocks every signal in this thread.
 ///
 /// # Errors
 /// None that the kernel documents for these arguments.
@@ -37,7 +37,7 @@ pub fn unblock_all() -> io::Result<()> {
     Ok(())
 }
 
-/// Blocked signals, to be read from a descriptor.
+/// Set of blocked signals, which are received by reading a signalfd(2).
 #[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
@@ -45,28 +45,29 @@ pub struct Signals {
     ignored: Vec<i32>,
 }
 
-/// A received signal.
+/// Signal that was received by [`Signals`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
-    /// Its number.
+    /// Number of the signal (signal(7)).
     pub number: i32,
-    /// Its sender.
+    /// Sender of the signal, from its `si_code`.
     pub by: Sender,
-    /// True if the parent process had it ignored.
+    /// True if the parent process had set the disposition of the signal to `SIG_IGN`.
     pub ignored: bool,
 }
 
 /// The sender of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
-    /// The kernel, to the terminal's whole foreground group, so that the command has received it, too.
+    /// The kernel sent the signal to the whole foreground process group of the terminal, so that the command has received
+    /// it, too.
     Terminal,
-    /// A process, or a timer that was set before exec, to this process only.
+    /// A process, or a timer that was set before exec, sent the signal to this process only.
     Process,
 }
 
 impl Sender {
-    /// Returns the sender of a signal with this `si_code`.
+    /// Returns the sender of the signal `number` with this `si_code`.
     fn of(number: i32, code: i32) -> Self {
         // SI_KERNEL and its like are positive; kill, sigqueue and tgkill are not (sigaction(2)). The kernel sends SIGALRM
         // for alarm(2), too, which outlives an exec.
@@ -82,9 +83,9 @@ impl Signals {
     /// Blocks the forwarded signals and `more` in this thread and its children, and opens the descriptor.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// No free descriptor.
     pub fn block(more: &[i32]) -> io::Result<Self> {
-        // If the parent process had it ignored, the kernel would reap children, and their status would be lost.
+        // If SIGCHLD stayed ignored by the parent process's choice, the kernel would reap children, and their status would be lost.
         // SAFETY: SIG_DFL is a valid disposition.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         // If the terminal has TOSTOP set, which the command can do, a write to the log would otherwise stop the process group
@@ -99,10 +100,10 @@ impl Signals {
         Self::block_only(&[&FORWARDED, more].concat())
     }
 
-    /// Blocks these signals only.
+    /// Blocks the signals `numbers`, and no other, and opens the descriptor that receives them.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// No free descriptor.
     pub fn block_only(numbers: &[i32]) -> io::Result<Self> {
         let ignored = numbers.iter().copied().filter(|number| is_ignored(*number));
         let ignored = ignored.collect();
@@ -128,7 +129,7 @@ impl Signals {
         }
     }
 
-    /// Returns the descriptor to poll for reading.
+    /// Returns the signalfd, to be polled for reading.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -137,7 +138,7 @@ impl Signals {
     /// Reads the next signal, if any is pending.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the read of the signalfd.
     pub fn take(&self) -> io::Result<Option<Signal>> {
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
         match rustix::io::read(&self.fd, &mut record) {
@@ -158,7 +159,7 @@ impl Signals {
     /// Reads all pending signals; returns the exit status of a command that the first of them would have terminated.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the read of the signalfd.
     pub fn fatal(&self) -> io::Result<Option<u8>> {
         while let Some(signal) = self.take()? {
             if !signal.ignored && signal.number != libc::SIGWINCH {
@@ -171,7 +172,7 @@ impl Signals {
     /// Waits for a signal.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the read of the signalfd.
     pub fn wait(&self) -> io::Result<Signal> {
         loop {
             if let Some(signal) = self.take()? {
@@ -198,7 +199,7 @@ fn is_ignored(number: i32) -> bool {
 mod tests {
     use super::*;
 
-    /// `si_code` of signals that the kernel generates (siginfo.h).
+    /// `si_code` of signals that the kernel sends (`<asm-generic/siginfo.h>`).
     const SI_KERNEL: i32 = 0x80;
 
     #[test]
@@ -236,14 +237,15 @@ mod tests {
 
     #[test]
     fn pending_fatal_signal_gives_its_exit_status() {
-        // SAFETY: a valid disposition. A shell has it ignored by what it starts in the background, as this may be.
+        // SAFETY: SIG_DFL is a valid disposition. A shell starts background processes, and perhaps this test, with SIGINT
+        // ignored.
         unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
         let signals = Signals::block(&[]).unwrap();
         assert_eq!(signals.fatal().unwrap(), None);
         // SAFETY: both are blocked in this thread, which `raise` sends them to.
         unsafe { libc::raise(libc::SIGWINCH) };
         assert_eq!(signals.fatal().unwrap(), None);
-        // SAFETY: as above.
+        // SAFETY: SIGINT is blocked in this thread, to which `raise` sends it.
         unsafe { libc::raise(libc::SIGINT) };
         assert_eq!(signals.fatal().unwrap(), Some(128 + 2));
         assert_eq!(signals.fatal().unwrap(), None);

@@ -1,4 +1,4 @@
-//! Removes the files of listening Unix sockets, and detects files that are left over.
+//! Files of listening Unix sockets: their removal, and the detection of files whose socket is closed.
 
 use std::fs;
 use std::io;
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// The file of a listening socket, which is removed on drop.
+/// File of a listening Unix socket, which is removed when this value is dropped.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode: another file of the same name is not removed.
+    /// Device and inode number: another file of the same name is not removed.
     id: (u64, u64),
 }
 
 impl SocketFile {
-    /// Returns the file that a socket was bound to.
+    /// Returns the file at `path`, to which a socket has been bound.
     ///
     /// # Errors
     /// The file does not exist or cannot be inspected.
@@ -28,7 +28,7 @@ impl SocketFile {
         })
     }
 
-    /// Returns the path that the socket was bound to.
+    /// Returns the path to which the socket was bound.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -48,9 +48,9 @@ fn id(path: &Path) -> io::Result<(u64, u64)> {
     Ok((file.dev(), file.ino()))
 }
 
-/// Returns true if a socket file has no socket any more. A datagram socket is used for the test: connect(2) returns
-/// EPROTOTYPE if a stream socket exists, which the listening process does not notice, and does not block if its queue is
-/// full.
+/// Returns true if no socket is bound to the socket file any more. The test connects a datagram socket: connect(2) returns
+/// EPROTOTYPE if a stream socket exists, which the listening process does not notice, and does not block if the accept
+/// queue of that socket is full.
 #[must_use]
 pub fn is_left_over(path: &Path) -> bool {
     let probed = || {

@@ -1,4 +1,4 @@
-//! Requests and responses of a relay's control socket.
+//! Routes of a relay's control socket, with the bodies of requests and responses.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use serde::Deserialize;
 use crate::metrics;
 use crate::state::Relay;
 
-/// Listens at `path`, to which only this user can connect, and at the address of the metrics endpoint.
+/// Opens the control socket at `path`, to which only this user can connect, and the metrics endpoint.
 ///
 /// # Errors
-/// Another process listens there, or the socket cannot be opened.
+/// Another process listens at the path or address, or a socket cannot be opened.
 pub(super) fn open(path: Option<&Path>, metrics: Option<&Metrics>) -> Result<Vec<Server<Relay>>, Error> {
     pontoon_control::open(path, ROUTES, metrics, METRICS)
 }
@@ -61,7 +61,7 @@ const METRICS: &[Route<Relay>] = &[Route {
 /// OpenAPI description of the control socket.
 const DOCUMENT: &str = include_str!("openapi.json");
 
-/// Body of a request to change rules.
+/// Body of a request that changes rules.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RuleRequest {
@@ -93,7 +93,7 @@ fn change(relay: &mut Relay, request: &HttpRequest) -> HttpResponse {
     }
 }
 
-/// Parses a request to change rules.
+/// Parses the body of a request that changes rules.
 pub(super) fn parse(request: &HttpRequest) -> Result<Change, String> {
     let batch: RuleRequest = request.json()?;
     Change::parse(&batch.remove, &batch.add)

@@ -1,4 +1,4 @@
-//! Arbitrary input for the parsers of a relay's supervisor. No input has an effect on the host.
+//! Fuzz target of the relay's supervisor: passes arbitrary bytes to its parsers. No input has an effect on the host.
 
 use pontoon_control::http::HttpRequest;
 use pontoon_ipc::hostile::message;
@@ -7,8 +7,8 @@ use serde_json::json;
 
 use crate::control;
 
-/// Decodes the bytes as a message between supervisor and worker and as the body of a request. A decoded value is the same after
-/// it has been encoded and decoded again.
+/// Decodes the bytes as a message between supervisor and worker and as the body of a request, and checks that a decoded
+/// value is the same after it has been encoded and decoded again.
 pub fn play(bytes: &[u8]) {
     message::<RelayUpdate>(bytes);
     message::<RelayReport>(bytes);
@@ -19,7 +19,7 @@ pub fn play(bytes: &[u8]) {
     }
 }
 
-/// Returns a request to change rules.
+/// Returns a request with this body to change rules.
 fn request(body: &[u8]) -> HttpRequest {
     HttpRequest {
         method: "POST".to_owned(),

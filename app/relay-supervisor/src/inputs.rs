@@ -1,4 +1,4 @@
-//! Rings and sockets that workers receive from.
+//! Packet rings and UDP sockets from which relay workers receive datagrams.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,14 +20,14 @@ mod receiver;
 mod ring_watchdog;
 mod sockets;
 
-/// An interface and family on which datagrams are received.
+/// Interface and address family on which datagrams are received.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ingress {
     pub(super) interface: String,
     v6: bool,
 }
 
-/// The kind of socket on which datagrams are received.
+/// Kind of socket on which datagrams are received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceiveMode {
     /// Packet rings.
@@ -36,11 +36,11 @@ pub(super) enum ReceiveMode {
     Socket,
 }
 
-/// Receivers by interface and family.
+/// Receivers of all rules, by interface and address family.
 #[derive(Debug)]
 pub(super) struct Inputs {
     mode: ReceiveMode,
-    /// Limit on open UDP sockets, which leaves descriptors for everything else.
+    /// Limit on open UDP sockets; the other descriptors are for rings, outputs, clients and workers.
     max_sockets: usize,
     ingresses: BTreeMap<Ingress, IngressState>,
     deferred: DeferredClose,
@@ -86,24 +86,24 @@ impl Inputs {
         self.mode
     }
 
-    /// Returns true if the ingress was added.
+    /// Returns true if `ingress` has been added.
     pub(super) fn has(&self, ingress: &Ingress) -> bool {
         self.ingresses.contains_key(ingress)
     }
 
-    /// Adds an ingress that counts in `row`.
+    /// Adds `ingress`, which counts in the row `row` of the counters.
     pub(super) fn add(&mut self, ingress: Ingress, row: u32) {
         self.next_table += 1;
         self.ingresses
             .insert(ingress, IngressState::new(self.next_table, row));
     }
 
-    /// Returns the number of the table of rules for an ingress.
+    /// Returns the number of the lookup table of an ingress's rules.
     pub(super) fn table(&self, ingress: &Ingress) -> Option<u32> {
         Some(self.ingresses.get(ingress)?.table)
     }
 
-    /// Removes an ingress and returns its row of counters.
+    /// Removes `ingress`, closes its rings or sockets, and returns its row of counters.
     pub(super) fn remove(&mut self, ingress: &Ingress, workers: &mut WorkerPool) -> Option<u32> {
         let mut receiver = self.ingresses.remove(ingress)?;
         receiver.close(workers, &mut self.deferred);
@@ -115,19 +115,19 @@ impl Inputs {
         self.ingresses.keys().cloned().collect()
     }
 
-    /// Returns the reason why nothing can be received for a rule.
+    /// Returns the reason why no datagrams can be received for a rule with this input; `None` if they can.
     pub(super) fn missing(&self, input: &Input) -> Option<&str> {
         self.ingresses.get(&Ingress::of(input))?.missing(input)
     }
 
-    /// Returns true if an ingress is not open, or not for all of its rules, and another attempt may succeed: without room
-    /// within the limit on sockets, none does.
+    /// Returns true if an ingress is not open, or not for all of its rules, and another attempt may succeed. A socket that
+    /// the limit refuses is not retried.
     pub(super) fn incomplete(&self) -> bool {
         self.ingresses.values().any(IngressState::is_incomplete)
             || (self.refused() > 0 && self.open_sockets() < self.max_sockets)
     }
 
-    /// Returns the number of destinations without a socket, as the limit on open sockets is reached.
+    /// Returns the number of destinations that have no socket because the limit on open sockets is reached.
     pub(super) fn refused(&self) -> usize {
         self.ingresses.values().map(IngressState::refused).sum()
     }
@@ -136,13 +136,13 @@ impl Inputs {
         self.ingresses.values().map(IngressState::open_sockets).sum()
     }
 
-    /// Returns the time of the next check of a ring or delayed close.
+    /// Returns the time of the next check of a ring or deferred close.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let checks = self.ingresses.values().filter_map(IngressState::next_check);
         checks.chain(self.deferred.next_deadline()).min()
     }
 
-    /// Starts checks of rings, as SIGIO has reported a packet at one of them.
+    /// Begins periodic checks of rings, because SIGIO has reported a packet at one of them.
     pub(super) fn on_packet_signal(&mut self) {
         let now = Instant::now();
         for ring in self.ingresses.values_mut().filter_map(IngressState::ring_mut) {
@@ -150,7 +150,8 @@ impl Inputs {
         }
     }
 
-    /// Closes the rings of ingresses of which the kernel has stopped one. The caller opens them again.
+    /// Closes the rings of each ingress of which the kernel has stopped a ring. The caller opens the returned ingresses
+    /// again.
     pub(super) fn close_stalled(&mut self, workers: &mut WorkerPool) -> Vec<Ingress> {
         let now = Instant::now();
         let mut closed = Vec::new();
@@ -169,12 +170,12 @@ impl Inputs {
         closed
     }
 
-    /// Closes a ring whose delay has passed.
+    /// Closes one ring whose deferred close is due.
     pub(super) fn close_due(&mut self) {
         self.deferred.close_due();
     }
 
-    /// Returns the ingresses whose rings depend on properties that have changed.
+    /// Returns the ingresses whose rings depend on an interface setting that has changed.
     pub(super) fn outdated(&self, links: &Links) -> Vec<Ingress> {
         let outdated = |(ingress, receiver): &(&Ingress, &IngressState)| {
             receiver.state.is_ok() && receiver.params() != self.params(ingress, links)
@@ -183,7 +184,7 @@ impl Inputs {
         ingresses.map(|(ingress, _)| ingress.clone()).collect()
     }
 
-    /// Returns the properties that a ring opened now depends on, if it can be opened.
+    /// Returns the settings on which the rings of an ingress depend; `None` if rings cannot be opened now.
     fn params(&self, ingress: &Ingress, links: &Links) -> Option<RingParams> {
         let link = links.get(&ingress.interface).filter(|link| link.up)?;
         let is_stacked_on =
@@ -195,7 +196,7 @@ impl Inputs {
         })
     }
 
-    /// Opens or closes an ingress according to its interface, for its current rules.
+    /// Opens or closes an ingress according to the state of its interface, and adapts it to its current rules.
     pub(super) fn update<'a>(
         &mut self,
         ingress: &Ingress,
@@ -229,14 +230,14 @@ impl Inputs {
         receiver.adapt(ingress, link, rules, max_sockets, next_id, workers);
     }
 
-    /// Sends all inputs to a worker that has just been started.
+    /// Sends all inputs to the worker `number`, whose process has just been started.
     pub(super) fn restore_worker(&self, number: usize, workers: &mut WorkerPool) {
         for receiver in self.ingresses.values() {
             receiver.send(number, RingState::Used, workers);
         }
     }
 
-    /// Returns the counters of every ingress.
+    /// Returns the counters of each ingress.
     pub(super) fn stats(&mut self, workers: &WorkerPool) -> Vec<InterfaceStats> {
         let ingresses = self.ingresses.iter_mut();
         ingresses
@@ -245,7 +246,7 @@ impl Inputs {
     }
 }
 
-/// Returns the destination of a rule if it is a single address and port.
+/// Returns the destination of a rule if it is a single address and port, as a UDP socket needs.
 fn endpoint(input: &Input) -> Option<SocketAddr> {
     let single = input.to.prefix_len() == input.to.max_prefix_len();
     let port = input.port.filter(|_| single)?;

@@ -1,8 +1,9 @@
-//! Rules from the kernel's multicast routes, which a routing daemon sets (`--follow-kernel-routes`).
+//! Rules that are derived from the kernel's multicast routes, which a routing daemon sets (`--follow-kernel-routes`).
 //!
-//! An nftables rule keeps the kernel from forwarding the same datagrams. It is in the forward hook: the kernel's packet count
-//! of a route, by which the daemon knows that a sender is active, comes before it, and so does delivery to the host's own
-//! programs. The rule exists from the start to the end of the relay, so no datagram is forwarded twice.
+//! An nftables rule prevents the kernel from forwarding the same datagrams. It is in the forward hook, which comes after
+//! the kernel's packet count of a route, by which the daemon knows that a sender is active, and after the delivery to
+//! programs of the host. The nftables rule exists from the start to the end of the relay, so that no datagram is forwarded
+//! twice.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -25,7 +26,7 @@ use pontoon_relay::rule::{Hops, Input, Output};
 
 use crate::links::Links;
 
-/// Watches the kernel's multicast routes. When dropped, the kernel forwards again.
+/// Watch of the kernel's multicast routes. Dropping it removes the nftables rule, so that the kernel forwards again.
 #[derive(Debug)]
 pub(super) struct KernelRoutes {
     events: Socket,
@@ -37,10 +38,11 @@ pub(super) struct KernelRoutes {
 /// `RTNL_FAMILY_IP6MR`).
 const FAMILIES: [u8; 2] = [128, 129];
 
-/// Groups of rtnetlink that announce changes of them.
+/// Multicast groups of rtnetlink that announce changes of multicast routes.
 const EVENTS: i32 = libc::RTMGRP_IPV4_MROUTE | libc::RTMGRP_IPV6_MROUTE;
 
-/// Replaces a table that another relay may have left behind.
+/// nft(8) script that stops the kernel's forwarding of multicast datagrams. It replaces a table that another relay may have
+/// left.
 const BLOCK_FORWARDING: &str = "\
 add table inet pontoon_relay
 delete table inet pontoon_relay
@@ -56,10 +58,10 @@ table inet pontoon_relay {
 const UNBLOCK_FORWARDING: &str = "delete table inet pontoon_relay\n";
 
 impl KernelRoutes {
-    /// Stops the kernel's forwarding, and subscribes to changes.
+    /// Stops the kernel's multicast forwarding, and subscribes to changes of the routes.
     ///
     /// # Errors
-    /// nft(8) is not installed or not permitted; the kernel's.
+    /// nft(8) is not installed or not permitted, or the kernel refuses a netlink socket.
     pub(super) fn start() -> Result<Self, Error> {
         let cannot = |what: &str, error: &io::Error| Error::io(what, error);
         nft(BLOCK_FORWARDING).map_err(|error| {
@@ -83,29 +85,30 @@ impl KernelRoutes {
         })
     }
 
-    /// Returns the descriptor to poll for reading.
+    /// Returns the netlink socket of the events, to be polled for reading.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the socket is open as long as it is borrowed, which the lifetime of the result ensures.
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 
-    /// Returns the time of the next attempt after a failure.
+    /// Returns the time of the next attempt to read the routes, if the last one failed.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.again.deadline()
     }
 
-    /// Returns true if a route has changed, or may have.
+    /// Reads events; returns true if a route may have changed.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the read.
     pub(super) fn changed(&self) -> io::Result<bool> {
         Ok(netlink::drain(&self.events)? || self.again.is_due())
     }
 
-    /// Returns the routes as rules; `None` if they cannot be read now. Of several with the same input the last one is returned.
+    /// Returns the multicast routes as rules; `None` if they cannot be read now. Of several routes with the same input, the
+    /// last one is returned.
     ///
     /// # Errors
-    /// The kernel's, unless it is one that is retried after a second.
+    /// The kernel refuses the request for a reason that is not temporary; temporary failures are retried after a second.
     pub(super) fn rules(&mut self, links: &Links) -> io::Result<Option<Vec<Rule>>> {
         let result = self.read(links);
         self.again.unless_short("multicast routes", result)
@@ -138,7 +141,7 @@ impl Drop for KernelRoutes {
     }
 }
 
-/// Returns a route as a rule that keeps group and port; `None` if it has no outputs.
+/// Returns a route as a rule whose outputs keep the group and port; `None` if the route has no outputs.
 fn rule(route: &RouteMessage, links: &Links) -> Option<Rule> {
     let (mut to, mut from, mut iif, mut next_hops) = (None, None, None, Vec::new());
     for attribute in &route.attributes {
@@ -174,8 +177,8 @@ fn rule(route: &RouteMessage, links: &Links) -> Option<Rule> {
     (!outputs.is_empty()).then_some(Rule { input, outputs })
 }
 
-/// Returns the treatment of the TTL. The kernel forwards datagrams with a TTL above the threshold (`ip_mr_forward`, Linux
-/// net/ipv4/ipmr.c). Above 1 is what can be decremented.
+/// Returns the rule's handling of the TTL for a route with the threshold `ttl`. The kernel forwards datagrams whose TTL
+/// exceeds the threshold (`ip_mr_forward`, Linux net/ipv4/ipmr.c); a TTL above 1 can be decremented.
 fn threshold(ttl: u8) -> Hops {
     match NonZeroU8::new(ttl) {
         Some(threshold) if ttl > 1 => Hops::Above(threshold),
@@ -183,7 +186,8 @@ fn threshold(ttl: u8) -> Hops {
     }
 }
 
-/// Returns the address. The rtnetlink library does not know the families of multicast routes and returns raw bytes.
+/// Returns the address in an attribute of a route. The rtnetlink library does not know the address families of multicast
+/// routes and returns raw bytes.
 fn address(address: &RouteAddress) -> Option<IpAddr> {
     let RouteAddress::Other(bytes) = address else {
         return None;
@@ -199,7 +203,7 @@ fn unblock_forwarding() {
     }
 }
 
-/// Runs an nft(8) script, which is applied as a whole or not at all.
+/// Runs an nft(8) script, which nft(8) applies completely or not at all.
 fn nft(program: &str) -> io::Result<()> {
     let mut child = Command::new("nft")
         .args(["-f", "-"])

@@ -1,9 +1,9 @@
-//! Supervisor of `pontoon relay`: opens rings and sockets, passes them to workers, and follows the interfaces. It reads no
-//! packet.
+//! Supervisor of `pontoon relay`: opens rings and sockets, passes them to workers, and watches the host's interfaces. It
+//! reads no packet.
 //!
-//! `state` has the rules, what is open for them, and the workers. Three events change it: new rules, from the configuration
-//! file, the control socket, the kernel's routes or group memberships; a change of an interface; and the exit of a
-//! worker, whose successor receives the whole state and continues the counters.
+//! `state` has the rules, the sockets and rings that are open for them, and the workers. Three events change it: new rules,
+//! from the configuration file, the control socket, the kernel's routes or group memberships; a change of an interface; and
+//! the exit of a worker, whose successor receives the whole state and continues the counters.
 
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
@@ -50,42 +50,42 @@ use worker_pool::SpawnConfig;
 pub struct RelayOptions {
     /// Rules of the command line.
     pub rules: Vec<Rule>,
-    /// Configuration file with more rules.
+    /// Path of the configuration file, which has more rules.
     pub config: Option<PathBuf>,
-    /// The number of processes that forward datagrams.
+    /// Number of processes that forward datagrams.
     pub workers: u8,
-    /// Time that a datagram may wait for others.
+    /// Limit on the time for which a datagram waits for others, to be sent with them in one system call.
     pub max_delay: Duration,
-    /// A layer of the workers' sandbox that the host refuses is an error.
+    /// True if it is an error that the host refuses a layer of the workers' sandbox.
     pub require_sandbox: bool,
-    /// Derive rules from the kernel's multicast routes.
+    /// True if rules are derived from the kernel's multicast routes.
     pub follow_kernel_routes: bool,
     /// Upstream and downstream interfaces of IGMP/MLD proxying.
     pub proxies: Vec<Proxy>,
     /// Path of the control socket.
     pub control: Option<PathBuf>,
-    /// Address of the metrics endpoint, and the host names that it answers for.
+    /// Address of the metrics endpoint, and the host names that requests may name.
     pub metrics: Option<Metrics>,
-    /// Descriptor to write to when the relay is ready.
+    /// Descriptor that is written when the relay is ready.
     pub ready_fd: Option<i32>,
-    /// File for the process id, written when the relay is ready.
+    /// File to which the process id is written when the relay is ready.
     pub pid_file: Option<PathBuf>,
 }
 
-/// The most bytes of counters that wait for a reader of standard output.
+/// Limit on the bytes of printed counters that are queued for a reader of standard output.
 const PRINTED: usize = 1 << 20;
 
-/// Time between two attempts to open what could not be opened.
+/// Delay between two attempts to open sockets and rings that could not be opened.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Runs the relay until a signal ends it. SIGHUP reloads the configuration file, SIGUSR1 prints the counters.
+/// Runs the relay until a signal terminates it. SIGHUP reloads the configuration file, SIGUSR1 prints the counters.
 ///
 /// # Errors
-/// The first failure that prevents start or operation, in one line.
+/// The first failure that prevents the start or the operation, described in one line.
 pub fn run(options: &RelayOptions) -> Result<u8, Error> {
     panics::set_hook();
     output::prepare();
-    // SAFETY: this process has opened no descriptor yet, and the options name no other number.
+    // SAFETY: this process has opened no descriptor yet, and no other option names a descriptor.
     let ready = unsafe { ReadyNotifier::take_over(options.ready_fd)? };
     let mut notifier = ReadyNotifier::new(ready, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(USAGE))?;
@@ -130,7 +130,7 @@ pub fn run(options: &RelayOptions) -> Result<u8, Error> {
     events.run()
 }
 
-/// Returns the rules of the command line and of the file.
+/// Returns the rules of the command line and of the configuration file.
 fn rules(options: &RelayOptions) -> Result<Rules, Error> {
     let mut rules = match &options.config {
         None => Rules::default(),
@@ -150,15 +150,16 @@ fn rules(options: &RelayOptions) -> Result<Rules, Error> {
 }
 
 /// Returns the limit on the sockets of memberships and inputs: half of the descriptor limit. The other half is for outputs
-/// (three fourths of it), rings, clients of the control socket, and workers.
+/// (three quarters of it), rings, clients of the control socket, and workers.
 fn max_sockets(limit: Rlimit) -> usize {
     let half = limit.maximum.map_or(u64::MAX, |maximum| maximum / 2);
     usize::try_from(half).unwrap_or(usize::MAX)
 }
 
-/// Exit status for wrong usage.
+/// Exit status for errors of usage.
 const USAGE: u8 = 2;
 
+/// Supervisor's loop of a relay, with its event sources.
 struct Loop<'a> {
     options: &'a RelayOptions,
     signals: Signals,

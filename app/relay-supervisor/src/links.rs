@@ -16,33 +16,33 @@ use pontoon_process::retry::Retry;
 use pontoon_relay::counters::DeviceStats;
 use pontoon_sys::Family;
 
-/// An interface.
+/// Network interface and its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) name: String,
     pub(super) index: u32,
-    /// Administratively up (`IFF_UP`).
+    /// Interface is administratively up (`IFF_UP`).
     pub(super) up: bool,
-    /// The link is operational (`IFF_LOWER_UP`).
+    /// Interface has a carrier (`IFF_LOWER_UP`).
     pub(super) carrier: bool,
     pub(super) mtu: u32,
-    /// The link-layer header is that of Ethernet.
+    /// Interface has Ethernet headers as link-layer headers.
     pub(super) ethernet: bool,
-    /// Index of the lower interface, whose frames it receives: for example that of a VLAN.
+    /// Index of the lower interface, through which frames of this interface arrive: for example that of a VLAN.
     lower: Option<u32>,
     addresses: Vec<LocalAddress>,
 }
 
-/// An address that can be a source address.
+/// Address of an interface that can be a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LocalAddress {
     pub(super) address: IpAddr,
-    /// The kernel prefers other addresses as source (RFC 4862 section 5.5.4).
+    /// Address is deprecated: the kernel prefers other addresses as source (RFC 4862 section 5.5.4).
     deprecated: bool,
 }
 
 impl Link {
-    /// Returns the addresses of a family.
+    /// Returns the interface's addresses of `family`.
     pub(super) fn addresses(&self, family: Family) -> impl Iterator<Item = LocalAddress> {
         let of_family = move |local: &&LocalAddress| Family::of(local.address) == family;
         self.addresses.iter().filter(of_family).copied()
@@ -50,8 +50,8 @@ impl Link {
 }
 
 impl LocalAddress {
-    /// Reads an address. Duplicate address detection of a tentative one is not finished; its end causes another event (RFC 4862
-    /// section 5.4).
+    /// Returns the address in a message; `None` for a tentative address, whose duplicate address detection has not
+    /// finished; its end causes another event (RFC 4862 section 5.4).
     fn of(message: &RouteNetlinkMessage) -> Option<Self> {
         let RouteNetlinkMessage::NewAddress(header) = message else {
             return None;
@@ -81,7 +81,7 @@ impl Links {
         self.0.get_mut(name)
     }
 
-    /// Adds a copy of the loopback interface.
+    /// Adds a copy of the loopback interface with another name and index.
     #[cfg(test)]
     pub(super) fn add(&mut self, name: &str, index: u32) {
         let mut link = self.0["lo"].clone();
@@ -89,10 +89,11 @@ impl Links {
         self.0.insert(link.name.clone(), link);
     }
 
-    /// Returns true if frames of the named interface arrive through the one with that index.
+    /// Returns true if frames of the interface `name` arrive through the interface `index`.
     pub(super) fn is_stacked_on(&self, name: &str, index: u32) -> bool {
         let mut at = self.get(name);
-        // No interface is stacked on itself, but a snapshot of changing interfaces might look so.
+        // The number of steps is limited: an interface cannot be stacked on itself, but a snapshot taken during a change
+        // might have a cycle.
         for _ in 0..self.0.len() {
             let Some(lower) = at.and_then(|link| link.lower) else {
                 return false;
@@ -105,14 +106,14 @@ impl Links {
         false
     }
 
-    /// Returns the name of the interface with this index.
+    /// Returns the name of the interface `index`.
     pub(super) fn name(&self, index: u32) -> Option<&str> {
         let link = self.0.values().find(|link| link.index == index)?;
         Some(&link.name)
     }
 }
 
-/// Watches the interfaces.
+/// Watch of the host's interfaces and their addresses.
 #[derive(Debug)]
 pub(super) struct LinkWatch {
     events: Socket,
@@ -122,10 +123,10 @@ pub(super) struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Subscribes to changes, then reads the interfaces, so no change is missed.
+    /// Subscribes to changes, then reads the interfaces, so that no change is missed.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses a netlink socket or a request.
     pub(super) fn start() -> io::Result<(Self, Links)> {
         let mut events = Socket::new(NETLINK_ROUTE)?;
         let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
@@ -143,13 +144,13 @@ impl LinkWatch {
         Ok((watch, links))
     }
 
-    /// Returns the descriptor to poll for reading.
+    /// Returns the netlink socket of the events, to be polled for reading.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the socket is open as long as it is borrowed, which the lifetime of the result ensures.
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 
-    /// Returns the time of the next attempt after a failure.
+    /// Returns the time of the next attempt to read the interfaces, if the last one failed.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.again.deadline()
     }
@@ -157,7 +158,7 @@ impl LinkWatch {
     /// Returns the interfaces if they have changed.
     ///
     /// # Errors
-    /// The kernel's, unless it is one that is retried after a second.
+    /// The kernel refuses the request for a reason that is not temporary; temporary failures are retried after a second.
     pub(super) fn changed(&mut self) -> io::Result<Option<Links>> {
         if !netlink::drain(&self.events)? && !self.again.is_due() {
             return Ok(None);
@@ -181,10 +182,10 @@ impl LinkWatch {
     }
 }
 
-/// Returns the kernel's counters of devices, by name.
+/// Returns the kernel's counters of network devices, by name.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel refuses the request.
 pub(super) fn read_device_stats(query: &mut Netlink) -> io::Result<BTreeMap<String, DeviceStats>> {
     let replies = query.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
     let stats = replies.iter().filter_map(|reply| match reply {
@@ -255,8 +256,8 @@ fn link(message: &LinkMessage) -> Option<Link> {
     })
 }
 
-/// Returns the index of the lower interface. For other kinds (such as veth) the attribute names the peer, which may be in
-/// another namespace.
+/// Returns the index of the lower interface. For other kinds of interface (such as veth) the attribute `IFLA_LINK` names
+/// the peer, which may be in another namespace.
 fn lower(message: &LinkMessage) -> Option<u32> {
     let (mut below, mut on_top) = (None, false);
     for attribute in &message.attributes {
@@ -346,7 +347,7 @@ mod tests {
         assert_eq!(with(AddressHeaderFlags::Tentative), None);
         let taken = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
         assert_eq!(with(taken), None);
-        // Sockets choose another source address now, so the link counts as changed.
+        // Sockets choose another source address when one becomes deprecated, so the link counts as changed.
         assert_ne!(with(AddressHeaderFlags::Deprecated), Some(local));
     }
 
@@ -357,7 +358,7 @@ mod tests {
         watch.query = Netlink::of(overflow(Netlink::open().unwrap().into_socket()));
         request_acknowledgement(watch.fd());
         assert_eq!(watch.changed().unwrap(), None);
-        // Not before the retry is due, unless there is an event.
+        // The interfaces are not read before the retry is due, unless there is an event.
         assert_eq!(watch.changed().unwrap(), None);
         let due = watch.deadline().unwrap();
         std::thread::sleep(due.saturating_duration_since(Instant::now()));

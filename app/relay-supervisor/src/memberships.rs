@@ -1,5 +1,6 @@
-//! Sockets that the host's own IP needs for rules: memberships of their groups, without whose report routers and switches
-//! forward nothing to this host (RFC 3376, RFC 3810), and sinks for what a ring has received, which IP delivers, too.
+//! Sockets that the host's IP layer needs for rules: memberships of their groups, without whose reports routers and
+//! switches forward no datagrams to this host (RFC 3376, RFC 3810), and sinks, which discard the copies that IP delivers of
+//! datagrams that a ring has received.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,58 +17,62 @@ use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 use crate::inputs::ReceiveMode;
 use crate::links::Links;
 
-/// A group to join or an address to bind for a rule.
+/// Group to join, or address to bind to, for a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Membership {
     interface: String,
-    /// A group, or an address of this host.
+    /// Multicast group, or an address of this host.
     to: IpAddr,
-    /// The only sender for which the group is joined.
+    /// Only sender for which the group is joined (source-specific multicast).
     from: Option<IpAddr>,
-    /// Port of the socket that discards what the host's own IP delivers.
+    /// Port of the socket that discards the datagrams that the host's IP layer delivers.
     sink: Option<NonZeroU16>,
 }
 
-/// Memberships, each with a socket of its own: closing it leaves the group, and limits per socket do not apply.
+/// Memberships of all rules, each with its own socket: closing it leaves the group, and limits per socket do not apply.
 #[derive(Debug)]
 pub(super) struct Memberships {
     entries: BTreeMap<Membership, MembershipEntry>,
-    /// Limit on open sockets, which leaves descriptors for everything else.
+    /// Limit on open sockets; the other descriptors are for rings, outputs, clients and workers.
     max_open: usize,
-    /// The number of open sockets.
+    /// Number of open sockets.
     open: usize,
-    /// A warning that the limit has refused sockets has been logged.
+    /// True if a warning that the limit has refused sockets has been logged.
     refusal_logged: bool,
 }
 
+/// State of the socket of one membership.
 #[derive(Debug)]
 struct MembershipEntry {
-    /// The number of rules that need it.
+    /// Number of rules that need the membership.
     users: usize,
     state: MembershipState,
 }
 
+/// State of a membership's socket.
 #[derive(Debug)]
 enum MembershipState {
+    /// The socket is not open, because the interface does not exist.
     Waiting,
-    /// Open on the interface of this index and MTU.
+    /// The socket is open, on the interface with this index and MTU.
     Held(u32, u32, #[expect(dead_code, reason = "it is open")] OwnedFd),
-    /// Not open, for this reason.
+    /// The socket could not be opened, for this reason.
     Failed(Errno),
-    /// Not open, as the limit on open sockets is reached.
+    /// The socket is not open, because the limit on open sockets is reached.
     Refused,
 }
 
-/// Minimum MTU of a link with IPv6.
+/// Minimum MTU of a link with IPv6 in bytes (RFC 8200 section 5).
 const IPV6_MIN_MTU: u32 = 1280;
 
 impl Membership {
     /// Returns the membership that a rule needs; `None` for a range of groups, which cannot be joined.
     ///
-    /// A packet that a ring has received is also delivered to the host's IP layer, which looks up a route for each packet of a
-    /// joined group and finds no receiver. That costs more than the ring. So the membership's socket is bound to group and port: IPv4 finds it before
-    /// the route lookup (`udp_v4_early_demux`, Linux net/ipv4/udp.c), and its filter drops everything. Without a socket for a
-    /// unicast address the host would answer with ICMP port unreachable (RFC 1122 section 4.1.3.1).
+    /// A packet that a ring has received is also delivered to the host's IP layer, which looks up a route for each packet
+    /// of a joined group and finds no receiver; that costs more than receiving from the ring. So the membership's socket is
+    /// bound to group and port: IPv4 finds the socket before the route lookup (`udp_v4_early_demux`, Linux net/ipv4/udp.c),
+    /// and the socket's filter drops the packet. Without a socket for a unicast address the host would answer with ICMP
+    /// port unreachable (RFC 1122 section 4.1.3.1).
     pub(super) fn of(input: &Input, engine: ReceiveMode) -> Option<Self> {
         let single = |net: IpNet| (net.prefix_len() == net.max_prefix_len()).then(|| net.addr());
         let to = single(input.to)?;
@@ -81,8 +86,8 @@ impl Membership {
         })
     }
 
-    /// Returns true if a membership persists over a change of the interface's MTU. Below the minimum MTU of IPv6 (RFC 8200
-    /// section 5) the kernel disables IPv6 on the interface and drops its memberships.
+    /// Returns true if the membership persists when the interface's MTU changes from `before` to `now`. Below the minimum
+    /// MTU of IPv6 (RFC 8200 section 5) the kernel disables IPv6 on the interface and drops its memberships.
     fn survives_mtu_change(&self, before: u32, now: u32) -> bool {
         !(self.to.is_ipv6() && self.to.is_multicast()) || before == now || (before.min(now) >= IPV6_MIN_MTU)
     }
@@ -92,14 +97,15 @@ impl Membership {
         if to.is_multicast() {
             tracing::warn!(%error, "{interface}: cannot join {to}");
         } else {
-            // For example, another program has the port; then senders may receive ICMP port unreachable.
+            // An error means, for example, that another program has the port; then senders may receive ICMP port
+            // unreachable.
             tracing::debug!(%error, "{interface}: no sink at {to}");
         }
     }
 }
 
 impl Memberships {
-    /// Returns no memberships. At most `max_open` sockets will be open.
+    /// Returns an empty set of memberships, with a limit of `max_open` sockets.
     pub(super) fn new(max_open: usize) -> Self {
         Self {
             entries: BTreeMap::new(),
@@ -109,7 +115,7 @@ impl Memberships {
         }
     }
 
-    /// Adds a rule that needs the membership.
+    /// Adds a rule that needs `membership`; opens its socket if the rule is the first.
     pub(super) fn acquire(&mut self, membership: Membership, links: &Links) {
         let entry = self.entries.entry(membership.clone()).or_insert(MembershipEntry {
             users: 0,
@@ -119,7 +125,7 @@ impl Memberships {
         entry.update(&membership, links, &mut self.open, self.max_open);
     }
 
-    /// Removes a rule that needed the membership.
+    /// Removes a rule that needed `membership`; closes its socket if the rule was the last.
     pub(super) fn release(&mut self, membership: &Membership) {
         if let Some(entry) = self.entries.get_mut(membership) {
             entry.users -= 1;
@@ -130,8 +136,8 @@ impl Memberships {
         }
     }
 
-    /// Returns true if a group is not joined although its interface exists, and another attempt may succeed: without room
-    /// within the limit, none does.
+    /// Returns true if a group is not joined although its interface exists, and another attempt may succeed. A socket that
+    /// the limit refuses is not retried.
     pub(super) fn incomplete(&self) -> bool {
         let has_room = self.open < self.max_open;
         let may_succeed = |(membership, entry): (&Membership, &MembershipEntry)| match entry.state {
@@ -142,7 +148,7 @@ impl Memberships {
         self.entries.iter().any(may_succeed)
     }
 
-    /// Returns the number of sockets that are not open, as the limit is reached.
+    /// Returns the number of sockets that are not open because the limit is reached.
     pub(super) fn refused(&self) -> usize {
         let entries = self.entries.values();
         entries
@@ -150,7 +156,8 @@ impl Memberships {
             .count()
     }
 
-    /// Returns the reason why a group is not joined. A port that is in use is not retried.
+    /// Returns the reason why the group of `membership` is not joined; `None` if it is. A port that is in use is not
+    /// retried.
     pub(super) fn missing(&self, membership: &Membership) -> Option<String> {
         match self.entries.get(membership)?.state {
             MembershipState::Failed(error) if membership.to.is_multicast() => Some(format!(
@@ -177,7 +184,7 @@ impl Memberships {
         self.log_refused();
     }
 
-    /// Opens sockets that the limit has refused, as far as there is room now.
+    /// Opens sockets that the limit has refused, up to the limit.
     pub(super) fn open_refused(&mut self, links: &Links) {
         let refused = |(_, entry): &(&Membership, &mut MembershipEntry)| {
             matches!(entry.state, MembershipState::Refused)
@@ -190,7 +197,7 @@ impl Memberships {
         self.log_refused();
     }
 
-    /// Logs when the limit begins to refuse sockets, and when it refuses none any more.
+    /// Logs when the limit begins to refuse sockets, and when no socket is refused any more.
     fn log_refused(&mut self) {
         let (refused, limit) = (self.refused(), self.max_open);
         match (self.refusal_logged, refused) {
@@ -209,7 +216,8 @@ impl MembershipEntry {
         matches!(self.state, MembershipState::Held(..))
     }
 
-    /// Opens or closes the socket according to the state of the interface. `open` is the number of open sockets.
+    /// Opens or closes the socket of `membership` according to the state of its interface. `open` is the number of open
+    /// sockets.
     fn update(&mut self, membership: &Membership, links: &Links, open: &mut usize, max_open: usize) {
         *open -= usize::from(self.is_open());
         self.adapt(membership, links, *open < max_open);
@@ -247,11 +255,12 @@ fn open(membership: &Membership, index: u32) -> Result<OwnedFd, Errno> {
     let multicast = membership.to.is_multicast();
     if multicast {
         multicast::join(&socket, index, membership.to, membership.from)?;
-        // Other programs may be bound to the same group and port. For unicast, only the last socket would receive.
+        // Other programs may be bound to the same group and port. Of sockets bound to a unicast address, only the last
+        // would receive.
         sockopt::set_socket_reuseaddr(&socket, true)?;
     }
     match membership.sink.map(|port| bind_sink(&socket, membership, port)) {
-        // The group is joined even without a sink.
+        // The group is joined even if its sink cannot be opened.
         Some(Err(error)) if multicast => {
             tracing::debug!(%error, "{}: no sink at {}", membership.interface, membership.to);
         }
@@ -262,7 +271,7 @@ fn open(membership: &Membership, index: u32) -> Result<OwnedFd, Errno> {
 }
 
 fn bind_sink(socket: &OwnedFd, membership: &Membership, port: NonZeroU16) -> Result<(), Errno> {
-    // The kernel splits a packet of several datagrams unless the receiver coalesces.
+    // Without UDP_GRO at the receiver, the kernel would split a packet of several coalesced datagrams.
     udp::coalesce(socket)?;
     bind::to_device(socket, &membership.interface)?;
     rustix::net::bind(socket, &SocketAddr::new(membership.to, port.get()))

@@ -1,10 +1,10 @@
-//! Counters of a relay for Prometheus.
+//! Metrics of a relay for Prometheus.
 
 use pontoon_control::http::HttpResponse;
 use pontoon_control::metrics_text::{MetricType, MetricsText};
 use pontoon_relay::counters::{DeviceStats, InterfaceStats, OutputStats, RuleStats, Stats, WorkerStats};
 
-/// Returns the response to a request for metrics.
+/// Returns the response to a request for metrics, made of the relay's counters.
 pub(super) fn response(stats: &Stats) -> HttpResponse {
     HttpResponse::metrics(render(stats))
 }
@@ -42,7 +42,7 @@ fn render(stats: &Stats) -> String {
     text.finish()
 }
 
-/// Name, help text and label names of a metric, and label values and count of each row.
+/// Name, help text and label names of a metric, and the label values and count of each of its samples.
 type MetricFamily<const N: usize> = (
     &'static str,
     &'static str,
@@ -67,7 +67,7 @@ fn of_rules(rules: &[RuleStats]) -> [MetricFamily<1>; 2] {
     ]
 }
 
-/// Returns every output with its rule.
+/// Returns each output with its rule.
 fn outputs(rules: &[RuleStats]) -> impl Iterator<Item = (&RuleStats, &OutputStats)> {
     rules
         .iter()
@@ -176,8 +176,8 @@ fn outcomes(interfaces: &[InterfaceStats]) -> MetricFamily<3> {
     )
 }
 
-/// Returns metrics of each worker, labelled by its number, and of the querier process, labelled `querier`.
-fn of_workers(workers: &[WorkerStats], querier: Option<&WorkerStats>) -> [MetricFamily<1>; 9] {
+/// Returns the metrics of each worker, labelled by its number, and of the querier process, labelled `querier`.
+fn of_workers(workers: &[WorkerStats], querier: Option<&WorkerStats>) -> [MetricFamily<1>; 11] {
     let numbered = workers.iter().enumerate();
     let labelled: Vec<(String, &WorkerStats)> = numbered
         .map(|(number, worker)| (number.to_string(), worker))
@@ -207,15 +207,19 @@ fn of_workers(workers: &[WorkerStats], querier: Option<&WorkerStats>) -> [Metric
             "Datagrams received by a worker that match a rule.",
             |worker| worker.datagrams,
         ),
-        family("worker_bytes", "Bytes of payload of those.", |worker| {
-            worker.bytes
-        }),
+        family(
+            "worker_bytes",
+            "Bytes of payload of datagrams received by a worker that match a rule.",
+            |worker| worker.bytes,
+        ),
         family("worker_sent_datagrams", "Copies sent by a worker.", |worker| {
             worker.sent
         }),
-        family("worker_sent_bytes", "Bytes of payload of those.", |worker| {
-            worker.sent_bytes
-        }),
+        family(
+            "worker_sent_bytes",
+            "Bytes of payload of the copies sent by a worker.",
+            |worker| worker.sent_bytes,
+        ),
         family(
             "worker_lost_datagrams",
             "Copies that a worker did not send.",
@@ -225,6 +229,16 @@ fn of_workers(workers: &[WorkerStats], querier: Option<&WorkerStats>) -> [Metric
             "worker_sandbox_refused",
             "System calls of a worker that the sandbox refused.",
             |worker| worker.sandbox_refused,
+        ),
+        family(
+            "worker_groups_ignored",
+            "Reports of new groups that the queriers ignored because of their limit on groups.",
+            |worker| worker.groups_ignored,
+        ),
+        family(
+            "worker_groups_evicted",
+            "Groups that the queriers removed because of their limit on groups.",
+            |worker| worker.groups_evicted,
         ),
     ]
 }

@@ -1,4 +1,4 @@
-//! Sockets that workers send through.
+//! Sockets through which relay workers send.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,44 +18,46 @@ use rustix::net::{SocketFlags, SocketType, connect, socket_with, sockopt};
 use crate::links::{Link, Links, LocalAddress};
 use crate::worker_pool::WorkerPool;
 
-/// Destination and interface of a socket. Outputs with equal values share one.
+/// Destination and interface of an output socket. Outputs of rules with equal values share one socket per worker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Egress {
     interface: String,
     v6: bool,
-    /// Destination address; `None` if it differs from datagram to datagram.
+    /// Destination address; `None` if each datagram keeps its own destination.
     to: Option<IpAddr>,
     port: Option<NonZeroU16>,
 }
 
-/// Sockets by destination and interface.
+/// Output sockets by destination and interface.
 #[derive(Debug)]
 pub(super) struct Outputs {
     egresses: BTreeMap<Egress, EgressState>,
-    /// Limit on open sockets, which leaves descriptors for everything else.
+    /// Limit on open sockets; the other descriptors are for rings, inputs, clients and workers.
     max_open: usize,
-    /// The number of open sockets.
+    /// Number of open sockets.
     open: usize,
-    /// Numbers that can be reused.
+    /// Output numbers that can be reused.
     free: Vec<u32>,
 }
 
+/// State of the sockets of one output.
 #[derive(Debug)]
 struct EgressState {
     id: u32,
-    /// The number of outputs of rules that use it.
+    /// Number of outputs of rules that use the sockets.
     users: usize,
-    state: Result<Open, DownReason>,
+    state: Result<OpenSockets, DownReason>,
 }
 
-/// One socket for each worker, and the properties of the interface when they were opened.
+/// Open sockets of one output, one for each worker, and the interface settings when they were opened.
 #[derive(Debug)]
-struct Open {
+struct OpenSockets {
     sockets: Vec<Arc<OwnedFd>>,
     from: LinkConfig,
 }
 
-/// Properties that a socket depends on: connect(2) has chosen its source address, and datagrams above the MTU are fragmented.
+/// Interface settings on which an output socket depends: connect(2) has chosen its source address, and datagrams larger
+/// than the MTU are fragmented.
 #[derive(Debug, PartialEq, Eq)]
 struct LinkConfig {
     index: u32,
@@ -63,7 +65,7 @@ struct LinkConfig {
     addresses: Vec<LocalAddress>,
 }
 
-/// The reason why nothing can be sent.
+/// Reason why nothing can be sent through an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DownReason {
     NoInterface,
@@ -75,7 +77,7 @@ pub(super) enum DownReason {
     Kernel(String),
 }
 
-/// Send buffer: bytes that may wait for a device.
+/// Size of a socket's send buffer in bytes.
 const SEND_BUFFER: usize = 4 << 20;
 
 impl Egress {
@@ -92,12 +94,13 @@ impl Egress {
         if self.v6 { Family::V6 } else { Family::V4 }
     }
 
-    /// Returns true if datagrams are sent to groups. An address that is kept is always a group.
+    /// Returns true if datagrams are sent to multicast groups. A destination address that a datagram keeps is always a
+    /// group.
     fn is_multicast(&self) -> bool {
         self.to.is_none_or(|to| to.is_multicast())
     }
 
-    fn open(&self, links: &Links, count: usize) -> Result<Open, DownReason> {
+    fn open(&self, links: &Links, count: usize) -> Result<OpenSockets, DownReason> {
         let link = links.get(&self.interface).ok_or(DownReason::NoInterface)?;
         if !link.up {
             return Err(DownReason::NotUp);
@@ -113,7 +116,7 @@ impl Egress {
             .map(|_| self.socket(link).map(Arc::new))
             .collect::<io::Result<_>>();
         let sockets = sockets.map_err(|error| DownReason::Kernel(reason(&error)))?;
-        Ok(Open { sockets, from })
+        Ok(OpenSockets { sockets, from })
     }
 
     fn socket(&self, link: &Link) -> io::Result<OwnedFd> {
@@ -123,11 +126,11 @@ impl Egress {
         bind::to_device(&socket, &link.name)?;
         multicast::send_from(&socket, link.index, family)?;
         if !self.v6 {
-            // The broadcast address of a link looks like any other address.
+            // The broadcast address of a link cannot be distinguished from other unicast addresses by its form.
             sockopt::set_socket_broadcast(&socket, true)?;
         }
         udp::set_dont_fragment(&socket, family, false)?;
-        // Nothing is received on the socket.
+        // The socket only sends.
         filter::refuse_all(&socket)?;
         sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER)
             .or_else(|_| sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER))?;
@@ -153,7 +156,7 @@ impl LinkConfig {
 }
 
 impl Outputs {
-    /// Returns no outputs. At most `max_open` sockets will be open.
+    /// Returns an empty set of outputs, with a limit of `max_open` sockets.
     pub(super) fn new(max_open: usize) -> Self {
         Self {
             egresses: BTreeMap::new(),
@@ -163,8 +166,8 @@ impl Outputs {
         }
     }
 
-    /// Opens `count` sockets within the limit.
-    fn open(&mut self, egress: &Egress, links: &Links, count: usize) -> Result<Open, DownReason> {
+    /// Opens `count` sockets of an output, unless that exceeds the limit.
+    fn open(&mut self, egress: &Egress, links: &Links, count: usize) -> Result<OpenSockets, DownReason> {
         if count > self.max_open.saturating_sub(self.open) {
             return Err(DownReason::Limit);
         }
@@ -173,7 +176,8 @@ impl Outputs {
         Ok(open)
     }
 
-    /// Returns the number of a socket, for one more output of a rule. Opens it if it is new.
+    /// Adds an output of a rule, and opens its sockets if no other rule uses them. Returns the number of the sockets in
+    /// messages to workers.
     pub(super) fn acquire(&mut self, egress: &Egress, links: &Links, workers: &mut WorkerPool) -> u32 {
         if let Some(entry) = self.egresses.get_mut(egress) {
             entry.users += 1;
@@ -196,7 +200,7 @@ impl Outputs {
         id
     }
 
-    /// Removes an output; closes the socket if it was the last one.
+    /// Removes an output of a rule; closes its sockets if no other rule uses them.
     pub(super) fn release(&mut self, egress: &Egress, workers: &mut WorkerPool) {
         let Some(entry) = self.egresses.get_mut(egress) else {
             return;
@@ -233,7 +237,7 @@ impl Outputs {
         self.egresses = egresses;
     }
 
-    /// Returns true if a socket is not open, and another attempt may succeed.
+    /// Returns true if an output is not open, and another attempt may succeed.
     pub(super) fn incomplete(&self) -> bool {
         let has_room = self.open < self.max_open;
         self.egresses.values().any(|entry| match &entry.state {
@@ -242,7 +246,7 @@ impl Outputs {
         })
     }
 
-    /// Sends all outputs to a worker that has just been started.
+    /// Sends all outputs to the worker `number`, whose process has just been started.
     pub(super) fn restore_worker(&self, number: usize, workers: &mut WorkerPool) {
         for (egress, entry) in &self.egresses {
             if let Ok(open) = &entry.state
@@ -253,7 +257,7 @@ impl Outputs {
         }
     }
 
-    /// Returns the reason why nothing can be sent.
+    /// Returns the reason why nothing can be sent through `egress`; `None` if sockets are open.
     pub(super) fn missing(&self, egress: &Egress) -> Option<&DownReason> {
         self.egresses.get(egress)?.state.as_ref().err()
     }
@@ -265,7 +269,7 @@ impl EgressState {
         self.state.as_ref().map_or(0, |open| open.sockets.len())
     }
 
-    /// Returns true if the properties that the sockets depend on are unchanged.
+    /// Returns true if the interface settings on which the sockets depend are unchanged.
     fn is_current(&self, egress: &Egress, links: &Links) -> bool {
         let (Ok(open), Some(link)) = (&self.state, links.get(&egress.interface)) else {
             return false;

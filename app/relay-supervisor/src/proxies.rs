@@ -1,8 +1,9 @@
-//! IGMP/MLD queriers of `--proxy`: opens their packet sockets, and makes rules of the memberships that they report.
+//! IGMP/MLD queriers of `--proxy`: the supervisor opens their packet sockets, and makes rules of the memberships that they
+//! report.
 //!
-//! The supervisor reads nothing from the sockets. A sandboxed worker does, parses what arrives, sends queries, and reports
-//! the source filter of each group. A compromised worker can report memberships that no host has, but only of routable groups
-//! and of as many as a host could report (see [`Memberships`]).
+//! The supervisor reads no packet from the sockets. A sandboxed worker receives and parses the messages, sends queries, and
+//! reports the source filter of each group. A compromised worker can report memberships that no host has, but only of
+//! routable groups and only as many as a host could report (see [`Memberships`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -25,69 +26,70 @@ use crate::counter_rows;
 use crate::links::{Link, Links};
 use crate::worker_pool::{SpawnConfig, Task, WorkerPool};
 
-/// All proxies, and the worker that runs their queriers.
+/// IGMP/MLD proxies of a relay, and the worker that runs their queriers.
 #[derive(Debug)]
 pub(super) struct Proxies {
     proxies: Vec<ProxyState>,
-    /// One worker, or none without proxies.
+    /// Pool of one worker, or of none without proxies.
     workers: WorkerPool,
     next_id: u32,
-    /// Memberships have changed since [`Proxies::take_changed`] was called.
+    /// True if memberships have changed since [`Proxies::take_changed`] was called.
     changed: bool,
     /// Time of the next attempt to open the queriers that could not be opened.
     retry_at: Option<Instant>,
-    /// Delay before that attempt.
+    /// Delay before the next attempt.
     retry_delay: Duration,
 }
 
+/// State of one IGMP/MLD proxy: its queriers, and the warnings that have been logged.
 #[derive(Debug)]
 struct ProxyState {
     proxy: Proxy,
-    /// By downstream interface and whether the family is IPv6.
+    /// Queriers by downstream interface and by whether the family is IPv6.
     queriers: BTreeMap<(String, bool), ProxyQuerier>,
-    /// Interfaces that do not exist, for which a warning has been logged.
+    /// Names of interfaces that do not exist, for which a warning has been logged.
     missing: BTreeSet<String>,
     /// Keys of queriers that could not be opened, for which a warning has been logged.
     failed: BTreeSet<(String, bool)>,
 }
 
-/// A querier that the worker runs.
+/// Querier of one interface and family, which the worker runs.
 #[derive(Debug)]
 struct ProxyQuerier {
     id: u32,
-    /// Index of the interface.
+    /// Index of the downstream interface.
     interface: u32,
     /// Source address of queries, or the last one if the interface has none now.
     address: IpAddr,
     has_address: bool,
-    /// The worker has a duplicate. This one is for its successor.
+    /// Packet socket of the querier; the worker has a duplicate, and this one is for the worker's successor.
     socket: Arc<OwnedFd>,
     memberships: Memberships,
-    /// Set from the exit of a worker until a successor has run for long enough to expire the memberships that no host has
-    /// confirmed.
+    /// Deadlines of unconfirmed memberships, from the exit of a worker until a successor has run for long enough to expire
+    /// the memberships that no host has confirmed.
     unconfirmed: Option<Unconfirmed>,
 }
 
-/// Deadlines of the memberships that the first of several workers that have exited had reported. Workers report changes, but
-/// not that a host has confirmed a membership.
+/// Deadlines of the memberships that the first of several exited workers had reported. Workers report changes of
+/// memberships, but not that a host has confirmed one.
 #[derive(Clone, Copy, Debug)]
 struct Unconfirmed {
-    /// The end of the memberships: [`GROUP_MEMBERSHIP_INTERVAL`] after the exit of the first worker. Successors that exit
-    /// before hosts can confirm the memberships do not defer it.
+    /// Time at which the memberships end: [`GROUP_MEMBERSHIP_INTERVAL`] after the exit of the first worker. Successors that
+    /// exit before hosts can confirm the memberships do not extend it.
     until: Instant,
-    /// The time at which the present worker, if there is one, expires those that no host has confirmed to it.
+    /// Time at which the current worker, if there is one, expires the memberships that no host has confirmed to it.
     expiry: Option<Instant>,
 }
 
-/// Longest delay between two attempts to open a querier.
+/// Maximum delay between two attempts to open a querier.
 const MAX_RETRY: Duration = Duration::from_secs(60);
 
-/// Number of the only worker.
+/// Index of the only worker of the pool.
 const WORKER: usize = 0;
 
 impl Proxies {
-    /// Merges proxies that have the same upstream interface, as they would make rules with the same input, and starts the
-    /// worker.
+    /// Merges proxies that have the same upstream interface, because they would make rules with the same input, and starts
+    /// the worker.
     ///
     /// # Errors
     /// The worker could not be started.
@@ -100,7 +102,7 @@ impl Proxies {
         };
         let workers = u8::from(!proxies.is_empty());
         let proxies = Proxy::merge(proxies);
-        // One for each family.
+        // Each downstream interface has one querier for each family.
         let queriers = proxies.iter().map(|proxy| 2 * proxy.downstream.len()).sum();
         Ok(Self {
             proxies: proxies.into_iter().map(state).collect(),
@@ -113,7 +115,7 @@ impl Proxies {
     }
 
     /// Opens and closes queriers according to the state of the interfaces. A querier that could not be opened is retried
-    /// with exponential back-off, as what is missing (memory, descriptors) is not announced.
+    /// with exponential back-off, because no event reports that memory or descriptors are available again.
     pub(super) fn update(&mut self, links: &Links, now: Instant) {
         for state in &mut self.proxies {
             let removal = state.update(links, &mut self.workers, &mut self.next_id, now);
@@ -127,7 +129,7 @@ impl Proxies {
         }
     }
 
-    /// Retries to open queriers that could not be opened, if that is due.
+    /// Tries again to open queriers that could not be opened, if the retry is due.
     pub(super) fn retry(&mut self, links: &Links, now: Instant) {
         if self.retry_at.is_some_and(|retry_at| retry_at <= now) {
             self.update(links, now);
@@ -144,7 +146,7 @@ impl Proxies {
         std::mem::take(&mut self.changed)
     }
 
-    /// Returns the descriptors to poll.
+    /// Returns the descriptors of the worker to poll.
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.workers.poll_fds()
     }
@@ -154,7 +156,7 @@ impl Proxies {
         self.workers.next_deadline()
     }
 
-    /// Takes in the memberships that the worker has reported, and restarts the worker if it has exited.
+    /// Applies the memberships that the worker has reported, and restarts the worker if it has exited.
     pub(super) fn manage_worker(&mut self, now: Instant) {
         self.workers.flush();
         if self.workers.reap() > 0 {
@@ -177,7 +179,7 @@ impl Proxies {
         }
     }
 
-    /// Removes the memberships that could not be confirmed in time, as no worker has run for long enough.
+    /// Removes memberships that could not be confirmed in time, because no worker has run for long enough.
     fn expire(&mut self, now: Instant) {
         for state in &mut self.proxies {
             for querier in state.queriers.values_mut() {
@@ -187,7 +189,7 @@ impl Proxies {
         }
     }
 
-    /// Sends all queriers to a worker that has just been started.
+    /// Sends all queriers to the worker, whose process has just been started.
     fn restore_worker(&mut self, number: usize, now: Instant) {
         for querier in self
             .proxies
@@ -198,28 +200,29 @@ impl Proxies {
         }
     }
 
-    /// Returns process id, restarts and totals of the worker.
+    /// Returns the process id and the number of restarts of the queriers' worker, and the totals of its counters.
     pub(super) fn stats(&self) -> Option<WorkerStats> {
         self.workers.stats().pop()
     }
 
-    /// Returns the rules that follow from the memberships and need at most so many rows of counters, and the number of
+    /// Returns the rules that are derived from the memberships and need at most `rows` rows of counters, and the number of
     /// memberships that are left out for lack of rows.
     pub(super) fn rules(&self, rows: usize) -> (Vec<Rule>, usize) {
-        // One limit for all: an interface with many memberships does not take the rows of others.
+        // All queriers have the same limit, so that an interface with many memberships does not take the rows of others.
         self.rules_within(self.limit(rows))
     }
 
-    /// Returns the greatest number of memberships of each querier whose rules need at most so many rows of counters, by
-    /// counting the rules and outputs, so that the rules are built once. [`counter_rows::needed`] is the sum of the same.
+    /// Returns the largest number of memberships of each querier whose rules need at most `rows` rows of counters. It
+    /// counts the rules and outputs, so that the rules are built only once; [`counter_rows::needed`] of the rules is the
+    /// same sum.
     ///
-    /// Hosts decide on the number of memberships, so no more are examined than there can be rows for.
+    /// Hosts determine the number of memberships, so no more are examined than there can be rows for.
     fn limit(&self, rows: usize) -> usize {
         let queriers = self.proxies.iter().flat_map(|state| state.queriers.values());
         let counts = queriers.map(|querier| querier.memberships.count()).collect();
         // Each membership needs a row, so one more exceeds them.
         let most = greatest_share(counts, rows).saturating_add(1);
-        // Rows that the memberships at each position of their lists add.
+        // Number of rows that the memberships at each position of their lists add.
         let mut added = Vec::new();
         for ProxyState { queriers, .. } in &self.proxies {
             let mut members = Vec::new();
@@ -249,8 +252,8 @@ impl Proxies {
         added.iter().position(exceeds).unwrap_or(usize::MAX)
     }
 
-    /// Returns the rules that follow from the first `limit` memberships of each querier, and the number of memberships beyond
-    /// the limit.
+    /// Returns the rules that are derived from the first `limit` memberships of each querier, and the number of memberships
+    /// beyond the limit.
     fn rules_within(&self, limit: usize) -> (Vec<Rule>, usize) {
         let (mut rules, mut left_out) = (Vec::new(), 0);
         for ProxyState { proxy, queriers, .. } in &self.proxies {
@@ -276,8 +279,8 @@ impl Proxies {
     }
 }
 
-/// A membership with the index of its querier and its position in that querier's list. Those of a group are sorted by sender,
-/// any sender first.
+/// Membership with the index of its querier and its position in that querier's list. Memberships of a group are sorted by
+/// sender, with "any sender" first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ListedMember {
     group: IpAddr,
@@ -286,13 +289,13 @@ struct ListedMember {
     position: usize,
 }
 
-/// Returns the greatest limit on the length of each list with which all together have at most `total` items; `usize::MAX` if
-/// they have no more without a limit.
+/// Returns the largest limit on the length of each list with which all lists together have at most `total` items;
+/// `usize::MAX` if they have no more without a limit.
 fn greatest_share(mut counts: Vec<usize>, total: usize) -> usize {
     counts.sort_unstable();
     let mut left = total;
     for (index, count) in counts.iter().enumerate() {
-        // What shorter lists do not need is for the longer ones.
+        // The part that shorter lists do not need is left for the longer ones.
         let share = left / (counts.len() - index);
         if *count > share {
             return share;
@@ -302,8 +305,8 @@ fn greatest_share(mut counts: Vec<usize>, total: usize) -> usize {
     usize::MAX
 }
 
-/// Adds the rows of a rule and of its outputs to the positions from which on they are needed. The outputs of the group's rule
-/// for any sender are outputs of this rule, too ([`Proxy::rules`]).
+/// Adds the rows of a rule and of its outputs to the positions from which on they are needed. The outputs of the group's
+/// rule for any sender are outputs of this rule, too ([`Proxy::rules`]).
 fn count_rows(of_rule: &[ListedMember], any_source: &[ListedMember], added: &mut Vec<usize>) {
     let first = of_rule.iter().map(|member| member.position).min();
     let first = first.unwrap_or_default();
@@ -387,15 +390,15 @@ impl ProxyState {
     }
 }
 
-/// The consequence of a change of the queriers.
+/// Consequence of a change of the queriers for the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Removal {
-    /// Memberships: rules that depend on them have to be updated.
+    /// Memberships were removed: the derived rules have to be updated.
     Memberships,
     Nothing,
 }
 
-/// Returns the source address of queries. Those of MLD come from the link-local address (RFC 3810 section 5).
+/// Returns the source address of queries. MLD queries have the link-local address (RFC 3810 section 5).
 fn query_address(link: &Link, family: Family) -> Option<IpAddr> {
     let mut addresses = link.addresses(family).map(|local| local.address);
     addresses.find(|address| match address {
@@ -424,10 +427,10 @@ impl ProxyQuerier {
         })
     }
 
-    /// Notes the exit of the worker, after which no host confirms memberships.
+    /// Records the exit of the worker, after which no host confirms memberships.
     fn on_worker_exit(&mut self, now: Instant) {
         let pending = self.unconfirmed.filter(|unconfirmed| {
-            // A worker that has run past this time has reported the end of those that were not confirmed.
+            // A worker that has run past this time has reported the end of the memberships that no host confirmed.
             unconfirmed.expiry.is_none_or(|expiry| now < expiry)
         });
         self.unconfirmed = Some(Unconfirmed {
@@ -436,7 +439,7 @@ impl ProxyQuerier {
         });
     }
 
-    /// Removes all memberships if there is no worker and the time in which hosts could confirm them has passed.
+    /// Removes all memberships if no worker runs and the time in which hosts could confirm them has passed.
     fn expire(&mut self, now: Instant) -> Removal {
         let has_expired =
             |unconfirmed: &mut Unconfirmed| unconfirmed.expiry.is_none() && unconfirmed.until <= now;
@@ -448,8 +451,8 @@ impl ProxyQuerier {
         Removal::Memberships
     }
 
-    /// Sends the querier to the worker, with the memberships that a predecessor of the worker has reported. The worker's
-    /// first step is a general query, so the hosts confirm them or they expire.
+    /// Sends the querier to the worker, with the memberships that a predecessor of the worker has reported. The worker
+    /// first sends a general query, so that hosts confirm the memberships or they expire.
     fn start(&mut self, number: usize, workers: &mut WorkerPool, now: Instant) {
         let querier = QuerierConfig {
             id: self.id,
@@ -457,7 +460,8 @@ impl ProxyQuerier {
             address: self.address,
             restored_for: self.restored_for(now),
         };
-        // Before the socket: a worker that received reports first would report memberships that these would then change.
+        // Memberships are sent before the socket: a worker that received reports of hosts first would report memberships
+        // that the older ones would then change.
         for (group, filter) in self.memberships.groups() {
             let member = messages::Member {
                 querier: self.id,
@@ -473,8 +477,9 @@ impl ProxyQuerier {
         }
     }
 
-    /// Returns the time after which the worker that starts now expires the memberships that no host confirms: what is left of
-    /// the first worker's time, but enough for the hosts to respond, so that memberships in use are not interrupted.
+    /// Returns the interval after which the worker that starts now expires the memberships that no host confirms: the
+    /// remaining time of the first worker's, but long enough for the hosts to respond, so that memberships in use are not
+    /// interrupted.
     fn restored_for(&mut self, now: Instant) -> Duration {
         let Some(unconfirmed) = &mut self.unconfirmed else {
             return GROUP_MEMBERSHIP_INTERVAL;
@@ -485,7 +490,7 @@ impl ProxyQuerier {
         left
     }
 
-    /// Changes the source address of queries. Memberships are kept, as the hosts have not changed.
+    /// Changes the source address of queries. Memberships are kept, because the hosts have not changed.
     fn set_address(&mut self, address: Option<IpAddr>, workers: &mut WorkerPool) {
         if address == self.has_address.then_some(self.address) {
             return;
@@ -496,8 +501,9 @@ impl ProxyQuerier {
     }
 }
 
-/// Filter for IGMP: IP protocol 2. Queries are accepted only in multicast frames, which all hosts of the link receive: a host
-/// that wins the election of the querier by a query to this host alone would end memberships that no host can report again.
+/// BPF filter for IGMP: IP protocol 2. Queries are accepted only in multicast frames, which all hosts of the link receive:
+/// a host that wins the election of the querier by a query in a unicast frame would end memberships that no host can report
+/// again.
 const IGMP: [(u16, u8, u8, u32); 9] = [
     (LOAD_BYTE, 0, 0, 9),
     (JUMP_EQUAL, 0, 6, 2),
@@ -511,7 +517,8 @@ const IGMP: [(u16, u8, u8, u32); 9] = [
     DROP,
 ];
 
-/// Filter for MLD: hop-by-hop options, and ICMPv6 behind them. Queries are accepted as by [`IGMP`].
+/// BPF filter for MLD: hop-by-hop options, followed by ICMPv6. Queries are accepted in multicast frames only, as by
+/// [`IGMP`].
 const MLD: [(u16, u8, u8, u32); 13] = [
     (LOAD_BYTE, 0, 0, 6),
     (JUMP_EQUAL, 0, 10, 0),
@@ -539,9 +546,9 @@ const COPY_TO_X: u16 = 0x07;
 const ACCEPT: (u16, u8, u8, u32) = (0x06, 0, 0, 0x4_0000);
 const DROP: (u16, u8, u8, u32) = (0x06, 0, 0, 0);
 
-/// The place of the frame's type, `sll_pkttype` of packet(7): SKF_AD_OFF + SKF_AD_PKTTYPE.
+/// Offset of the frame's packet type, `sll_pkttype` of packet(7): SKF_AD_OFF + SKF_AD_PKTTYPE.
 const PACKET_TYPE: u32 = 0xffff_f004;
-/// The type of frames to a multicast address.
+/// Packet type of frames to a multicast address.
 const PACKET_MULTICAST: u32 = 2;
 
 #[cfg(test)]

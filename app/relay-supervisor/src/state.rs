@@ -25,22 +25,22 @@ use crate::outputs::{Egress, Outputs};
 use crate::proxies::Proxies;
 use crate::worker_pool::{SpawnConfig, Task, WorkerPool};
 
-/// A running relay.
+/// State of a running relay: its rules, and the sockets and workers that are open for them.
 #[derive(Debug)]
 pub(super) struct Relay {
     /// Rules of the command line, the configuration file and the control socket.
     configured: Rules,
-    /// Rules derived from the kernel's routes and from the memberships of hosts behind proxies.
+    /// Rules that are derived from the kernel's multicast routes and from the memberships of hosts behind proxies.
     derived: Vec<Rule>,
-    /// The union of both. Of two with the same input, the configured one.
+    /// Union of configured and derived rules; of two rules with the same input, the configured one.
     rules: Rules,
-    /// The number of derived rules for which there are no rows of counters.
+    /// Number of derived rules that are not installed because no rows of counters are free.
     left_out: usize,
-    /// A warning about source-specific receivers has been logged.
+    /// True if a warning about source-specific receivers has been logged.
     source_warning_logged: bool,
-    /// A warning about a derived rule that is not valid has been logged.
+    /// True if a warning about an invalid derived rule has been logged.
     invalid_rule_logged: bool,
-    /// Installed rules by input, with their rows and outputs.
+    /// Installed rules by their input, with their rows of counters and outputs.
     installed: FxHashMap<Input, RuleEntry>,
     links: Links,
     inputs: Inputs,
@@ -49,23 +49,23 @@ pub(super) struct Relay {
     free_rows: FreeRows,
     workers: WorkerPool,
     proxies: Proxies,
-    /// Rules that follow from the kernel's multicast routes.
+    /// Rules that are derived from the kernel's multicast routes.
     kernel_rules: Vec<Rule>,
-    /// Something that derived rules depend on has changed since they were built.
+    /// True if routes or memberships have changed since the derived rules were built.
     derived_outdated: bool,
-    /// The earliest time at which derived rules are built again.
+    /// Earliest time at which derived rules are built again.
     derive_at: Instant,
     started: Instant,
-    /// The earliest time of the next attempt to open what could not be opened.
+    /// Earliest time of the next attempt to open sockets or rings that could not be opened.
     retry_at: Instant,
 }
 
 impl Relay {
-    /// Starts the workers, without rules. Memberships and inputs have at most `max_sockets` sockets together, and outputs three
-    /// fourths of that.
+    /// Starts the workers, without rules. Memberships and inputs have at most `max_sockets` sockets together, and outputs
+    /// three quarters of that number.
     ///
     /// # Errors
-    /// Out of memory or descriptors; a worker could not be started.
+    /// No memory or no free descriptor; a worker could not be started.
     pub(super) fn start(
         links: Links,
         workers: u8,
@@ -73,12 +73,12 @@ impl Relay {
         spawn_config: SpawnConfig,
         max_sockets: usize,
     ) -> Result<Self, Error> {
-        // The rest is for rings, clients of the control socket, and workers.
+        // The remaining descriptors are for rings, clients of the control socket, and workers.
         let max_outputs = max_sockets / 4 * 3;
         let mode = receive_mode(&spawn_config.disabled);
         let max_sockets = match mode {
             ReceiveMode::Ring => max_sockets,
-            // A rule may have a membership and a socket to receive from.
+            // A rule may need a membership and a socket to receive from.
             ReceiveMode::Socket => max_sockets / 2,
         };
         let mut proxies = Proxies::new(proxies, spawn_config)?;
@@ -107,12 +107,12 @@ impl Relay {
         })
     }
 
-    /// Returns all rules.
+    /// Returns all rules, configured and derived.
     pub(super) fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Returns the interfaces that a rule waits for, each with the reason.
+    /// Returns the interfaces for which `rule` waits, each with the reason.
     pub(super) fn waits_for(&self, rule: &Rule) -> Vec<String> {
         let input = self.inputs.missing(&rule.input).map(ToOwned::to_owned);
         let membership = Membership::of(&rule.input, self.inputs.mode());
@@ -129,30 +129,30 @@ impl Relay {
         waits
     }
 
-    /// Returns the interfaces.
+    /// Returns the interfaces of the host.
     pub(super) fn links(&self) -> &Links {
         &self.links
     }
 
-    /// Replaces the configured rules. Rules in both sets are not interrupted.
+    /// Replaces the configured rules. Forwarding by rules in both sets is not interrupted.
     ///
     /// # Errors
-    /// A rule is not possible, or there are too many; nothing changes.
+    /// A rule is not possible, or there are too many rules; nothing changes.
     pub(super) fn replace(&mut self, configured: Rules) -> Result<(), Error> {
-        // Derived rules make room for configured ones.
+        // Derived rules are removed if the configured ones need their rows of counters.
         let derived = counter_rows::fit(&self.derived, capacity_beside(&configured)).to_vec();
         self.set_rules(configured.union(&derived))?;
         self.derived = derived;
         self.configured = configured;
-        // The number of rows that are left for derived rules has changed.
+        // The number of free rows for derived rules has changed.
         self.derived_outdated = true;
         Ok(())
     }
 
-    /// Removes some of the configured rules and adds others. Returns all rules as they were before.
+    /// Removes some of the configured rules and adds others. Returns all rules before the change.
     ///
     /// # Errors
-    /// As [`Relay::replace`].
+    /// Same as [`Relay::replace`].
     pub(super) fn change(&mut self, change: &Change) -> Result<Rules, Error> {
         let configured = self.configured.changed(change);
         let configured = configured.map_err(|refused| self.explain(&refused))?;
@@ -173,15 +173,17 @@ impl Relay {
         Error::new(message)
     }
 
-    /// Sets the rules that follow from the kernel's multicast routes, for the next [`Relay::update_derived_rules`].
+    /// Sets the rules that are derived from the kernel's multicast routes; the next [`Relay::update_derived_rules`]
+    /// installs them.
     pub(super) fn set_kernel_rules(&mut self, rules: Vec<Rule>) {
         self.kernel_rules = rules;
         self.derived_outdated = true;
     }
 
     /// Derives rules from the kernel's multicast routes and from the memberships that queriers have reported, as many as
-    /// there are rows of counters for. Does nothing if neither has changed, or within [`MIN_DERIVE_INTERVAL`] of the last time:
-    /// thousands of rules may be compared, and hosts behind a proxy decide how often memberships change.
+    /// there are rows of counters for. Returns without effect if neither has changed, or within [`MIN_DERIVE_INTERVAL`] of
+    /// the last derivation: thousands of rules may be compared, and hosts behind a proxy determine how often memberships
+    /// change.
     pub(super) fn update_derived_rules(&mut self, now: Instant) {
         self.derived_outdated |= self.proxies.take_changed();
         if !self.derived_outdated || now < self.derive_at {
@@ -201,10 +203,10 @@ impl Relay {
         self.derive_at = next_derivation(now, begin.elapsed());
     }
 
-    /// Replaces the derived rules. There were no rows of counters for `left_out` more.
+    /// Replaces the derived rules. `left_out` is the number of further rules for which no rows of counters are free.
     ///
     /// # Errors
-    /// As [`Relay::replace`].
+    /// Same as [`Relay::replace`].
     fn set_derived_rules(&mut self, mut derived: Vec<Rule>, left_out: usize) -> Result<(), Error> {
         match (self.left_out, left_out) {
             (0, 1..) => tracing::warn!("too many rules: {left_out} derived rules are not installed"),
@@ -227,8 +229,8 @@ impl Relay {
         Ok(())
     }
 
-    /// Removes derived rules that no worker could parse or that exceed a message: hosts and routing daemons decide on their parts. An invalid one must
-    /// not end the worker, which forwards by all others.
+    /// Removes derived rules that a worker could not parse or that exceed a message. Hosts and routing daemons determine
+    /// parts of them, and an invalid rule must not end a worker, which forwards by all other rules.
     fn remove_invalid(&mut self, derived: &mut Vec<Rule>) {
         derived.retain(|rule| {
             let installed = self.installed.get(&rule.input);
@@ -278,10 +280,10 @@ impl Relay {
         ingresses.sort_unstable();
         ingresses.dedup();
 
-        // New sockets are opened before old ones are closed, so sockets that both sets need stay open.
+        // New sockets are opened before old ones are closed, so that sockets that both sets need stay open.
         for entry in &removed {
             self.workers.send_all(&RelayUpdate::RemoveRule(entry.row));
-            // They are reused last, as a worker may still count in them.
+            // These rows are reused last, because a worker may still count in them.
             let outputs = entry.outputs.iter().map(|(row, _)| *row);
             outputs
                 .chain([entry.row])
@@ -305,20 +307,20 @@ impl Relay {
         Ok(())
     }
 
-    /// Adapts to changed interfaces.
+    /// Opens and closes sockets and rings after a change of the host's interfaces.
     pub(super) fn set_links(&mut self, links: Links) {
         self.links = links;
         self.proxies.update(&self.links, Instant::now());
         self.update();
     }
 
-    /// Returns the time of the next [`Relay::retry`], if there is something to retry.
+    /// Returns the time of the next [`Relay::retry`], if a socket or ring could not be opened.
     pub(super) fn retry_deadline(&self) -> Option<Instant> {
         let incomplete = self.incomplete().then_some(self.retry_at);
         incomplete.into_iter().chain(self.proxies.retry_deadline()).min()
     }
 
-    /// Retries what could not be opened, at most once in [`RETRY`].
+    /// Tries again to open sockets and rings that could not be opened, at most once in [`RETRY`].
     pub(super) fn retry(&mut self, now: Instant) {
         self.proxies.retry(&self.links, now);
         if self.incomplete() && now >= self.retry_at {
@@ -327,7 +329,7 @@ impl Relay {
         }
     }
 
-    /// Starts checks of rings, as SIGIO has reported a packet at one of them.
+    /// Begins periodic checks of rings, because SIGIO has reported a packet at one of them.
     pub(super) fn on_packet_signal(&mut self) {
         self.inputs.on_packet_signal();
     }
@@ -339,12 +341,12 @@ impl Relay {
         }
     }
 
-    /// Closes a ring whose delay has passed.
+    /// Closes one ring whose deferred close is due.
     pub(super) fn close_due(&mut self) {
         self.inputs.close_due();
     }
 
-    /// Returns true if something that a rule needs is not open.
+    /// Returns true if a socket or ring that a rule needs is not open, and another attempt may succeed.
     fn incomplete(&self) -> bool {
         self.inputs.incomplete() || self.outputs.incomplete() || self.memberships.incomplete()
     }
@@ -354,7 +356,7 @@ impl Relay {
         self.workers.poll_fds().chain(self.proxies.poll_fds())
     }
 
-    /// Returns the time of the next event that no descriptor announces.
+    /// Returns the time of the next event that no descriptor reports.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         [
             self.workers.next_deadline(),
@@ -367,7 +369,7 @@ impl Relay {
         .min()
     }
 
-    /// Restarts workers that have exited, sends them the whole state, and sends queued messages to the others.
+    /// Restarts workers that have exited, sends the whole state to them, and sends queued messages to the other workers.
     pub(super) fn manage_workers(&mut self) {
         self.proxies.manage_worker(Instant::now());
         self.workers.flush();
@@ -383,7 +385,7 @@ impl Relay {
         }
     }
 
-    /// Returns all counters.
+    /// Returns the counters of rules, interfaces, devices and workers.
     pub(super) fn stats(&mut self) -> Stats {
         let interfaces = self.inputs.stats(&self.workers);
         let rules = self.rules.iter().filter_map(|rule| {
@@ -439,7 +441,8 @@ impl Relay {
             .collect()
     }
 
-    /// Checks that rules can be installed, before anything is changed.
+    /// Checks that the rules `added` can be installed, before anything is changed. `freed` is the number of rows that
+    /// removed rules free.
     fn validate(&self, added: &[Rule], freed: usize) -> Result<(), Error> {
         let needs_ring = |rule: &&Rule| {
             let input = &rule.input;
@@ -469,7 +472,8 @@ impl Relay {
         }
     }
 
-    /// Opens what a rule needs and sends it to the workers. [`Relay::validate`] has made sure of the rows.
+    /// Opens the sockets and rings that `rule` needs, and sends the rule to the workers. [`Relay::validate`] has checked
+    /// that rows are free.
     fn install(&mut self, rule: Rule) {
         let ingress = Ingress::of(&rule.input);
         if !self.inputs.has(&ingress) {
@@ -499,7 +503,7 @@ impl Relay {
         self.installed.insert(entry.rule.input.clone(), entry);
     }
 
-    /// Closes what no other rule needs, after the workers have been sent the removal.
+    /// Closes the sockets and rings of a removed rule that no other rule needs, after the removal was sent to the workers.
     fn release(&mut self, entry: RuleEntry) {
         if let Some(membership) = Membership::of(&entry.rule.input, self.inputs.mode()) {
             self.memberships.release(&membership);
@@ -543,14 +547,14 @@ impl Relay {
     }
 }
 
-/// Shortest time between the starts of two derivations of rules.
+/// Minimum time between the starts of two derivations of rules.
 const MIN_DERIVE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Time between two derivations, as a multiple of the time that the first one took: hosts decide on both the number of changes
-/// and their cost, and take at most a tenth of the supervisor's time.
+/// Minimum time between two derivations, as a multiple of the time that the first one took: hosts determine both the number
+/// of changes and their cost, and must not take more than about a tenth of the supervisor's time.
 const DERIVE_PAUSE: u32 = 10;
 
-/// Returns the earliest time of the derivation after one that started at `start` and took `cost`.
+/// Returns the earliest time of the next derivation after one that started at `start` and took `cost`.
 fn next_derivation(start: Instant, cost: Duration) -> Instant {
     start + (cost * (1 + DERIVE_PAUSE)).max(MIN_DERIVE_INTERVAL)
 }
@@ -559,14 +563,15 @@ fn capacity_beside(configured: &Rules) -> usize {
     FreeRows::ALL.saturating_sub(counter_rows::needed(configured.iter()))
 }
 
-/// Returns the sum of the second column, which is hexadecimal: `softnet_data.dropped` (Linux net/core/net-procfs.c).
+/// Returns the number of packets that the kernel dropped before it processed them: the sum of the second, hexadecimal
+/// column of `/proc/net/softnet_stat` (`softnet_data.dropped`, Linux net/core/net-procfs.c).
 fn softnet_dropped() -> u64 {
     let text = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
     let of_cpu = |line: &str| u64::from_str_radix(line.split(' ').nth(1)?, 16).ok();
     text.lines().filter_map(of_cpu).sum()
 }
 
-/// Returns packet rings if the kernel permits them.
+/// Returns [`ReceiveMode::Ring`] if the kernel permits packet rings.
 fn receive_mode(disabled: &Disabled) -> ReceiveMode {
     let why = if disabled.packet {
         "switched off".to_owned()
@@ -582,7 +587,7 @@ fn receive_mode(disabled: &Disabled) -> ReceiveMode {
 
 /// Returns true if a rule has so many outputs that it does not fit into one message to a worker.
 fn exceeds_message(rule: &Rule) -> bool {
-    // Rows and outputs have numbers of at most so many digits.
+    // The rows and outputs of the test entry are the numbers with the most digits.
     let entry = RuleEntry {
         table: u32::MAX,
         row: u32::MAX,

@@ -18,7 +18,7 @@ use worker::{Worker, WorkerProcess};
 
 mod worker;
 
-/// Sandboxed processes that read packets. One that exits is restarted.
+/// Pool of sandboxed processes that read packets. A process that exits is restarted.
 #[derive(Debug)]
 pub(super) struct WorkerPool {
     task: Task,
@@ -26,32 +26,32 @@ pub(super) struct WorkerPool {
     workers: Vec<Worker>,
 }
 
-/// The job of a pool's workers.
+/// Job of the workers of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Forwards datagrams, and reports nothing.
+    /// The workers forward datagrams, and send no reports after the start.
     Forward,
-    /// Runs IGMP/MLD queriers, and reports group memberships.
+    /// The workers run IGMP/MLD queriers, and report group memberships.
     Query {
-        /// The greatest number of queriers.
+        /// Limit on the number of queriers.
         queriers: usize,
     },
 }
 
-/// Configuration that every worker is started with.
+/// Configuration with which each worker of a pool is started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpawnConfig {
-    /// Contents of the first message to a worker.
+    /// Content of the first message to a worker.
     pub(super) settings: Settings,
-    /// A layer of the sandbox that the host refuses is an error.
+    /// True if it is an error that the host refuses a layer of the sandbox.
     pub(super) require_sandbox: bool,
-    /// Kernel features that tests switch off.
+    /// Kernel features that the environment variable `PONTOON_DISABLE` disables for tests.
     pub(super) disabled: Disabled,
 }
 
 #[cfg(test)]
 impl SpawnConfig {
-    /// A configuration with which each datagram is sent at once and by itself.
+    /// Returns a configuration with which each datagram is sent immediately, by a system call of its own.
     pub(super) fn for_tests() -> Self {
         Self {
             settings: Settings {
@@ -64,18 +64,19 @@ impl SpawnConfig {
     }
 }
 
-/// Limit on the messages that are queued for a worker, beside [`QUERIER_MESSAGES`]: more than the rules, outputs and inputs
-/// for which there are rows of counters, so that the whole state and later changes fit.
+/// Limit on the messages that are queued for a worker, besides [`QUERIER_MESSAGES`] for each querier: more than the rules,
+/// outputs and inputs for which there are rows of counters, so that the whole state and later changes fit.
 const MAX_QUEUED: usize = 1 << 17;
 
-/// The most messages of which the state of a querier consists: its memberships, its socket, and the loss of its address.
+/// Maximum number of messages that describe the state of a querier: its memberships, its socket, and the loss of its
+/// address.
 const QUERIER_MESSAGES: usize = MAX_GROUPS + 2;
 
 impl WorkerPool {
     /// Starts `count` workers, and waits until they are ready.
     ///
     /// # Errors
-    /// Out of descriptors or memory; a worker failed to start, as its successors would.
+    /// No free descriptor or no memory; a worker failed to start, as its successors would.
     pub(super) fn new(task: Task, count: u8, spawn_config: SpawnConfig) -> Result<Self, Error> {
         let mut pool = Self {
             task,
@@ -96,13 +97,13 @@ impl WorkerPool {
         Ok(pool)
     }
 
-    /// The number of workers.
+    /// Returns the number of workers.
     pub(super) fn len(&self) -> usize {
         self.workers.len()
     }
 
-    /// Returns the descriptors to poll: of each worker its exit, its reports, room for queued messages, and its standard
-    /// error.
+    /// Returns the descriptors of each worker to poll: for its exit, its reports, room for queued messages, and its
+    /// standard error.
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let processes = self.workers.iter().filter_map(|worker| worker.state.process());
         processes.flat_map(|process| {
@@ -117,7 +118,7 @@ impl WorkerPool {
         })
     }
 
-    /// Returns the time of the next start, retry of a message, or end of a wait for `RelayReport::Ready`.
+    /// Returns the time of the next start, retry of a message, or timeout of the wait for `RelayReport::Ready`.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let deadline = |worker: &Worker| match &worker.state {
             ProcessState::Running(process) => [process.ready_deadline(), process.retry_at()]
@@ -129,7 +130,8 @@ impl WorkerPool {
         self.workers.iter().filter_map(deadline).min()
     }
 
-    /// Sends queued messages as far as there is room, and logs what the workers have written to standard error.
+    /// Sends queued messages until the channels have no more room, and logs the lines that the workers have written to
+    /// standard error.
     pub(super) fn flush(&mut self) {
         for worker in &mut self.workers {
             if let Some(process) = worker.state.process_mut() {
@@ -153,7 +155,7 @@ impl WorkerPool {
         exited
     }
 
-    /// Starts the workers that are due and returns their numbers. The caller sends each of them the whole state.
+    /// Starts the workers whose restart is due and returns their numbers. The caller sends each of them the whole state.
     pub(super) fn start_due(&mut self) -> Vec<usize> {
         let now = Instant::now();
         let mut started = Vec::new();
@@ -178,7 +180,7 @@ impl WorkerPool {
         members.flat_map(|worker| worker.members.drain(..)).collect()
     }
 
-    /// Kills a worker that has broken the protocol. It is restarted like one that has exited.
+    /// Kills the worker `number`, which has violated the protocol. It is restarted like a worker that has exited.
     pub(super) fn kill(&mut self, number: usize, why: &str) {
         let worker = self.workers.get(number);
         if let Some(process) = worker.and_then(|worker| worker.state.process()) {
@@ -187,7 +189,8 @@ impl WorkerPool {
         }
     }
 
-    /// Sends a message to a worker, or queues it. A worker that has not read for so long that the queue is full is killed.
+    /// Sends a message to the worker `number`, or queues it. If the queue is full because the worker does not read, the
+    /// worker is killed.
     pub(super) fn send(&mut self, number: usize, update: RelayUpdate) {
         let worker = self.workers.get_mut(number);
         if let Some(process) = worker.and_then(|worker| worker.state.process_mut())
@@ -204,7 +207,7 @@ impl WorkerPool {
         }
     }
 
-    /// Sends a message to all workers, to each with its own descriptor.
+    /// Sends a message to all workers, each with its own descriptor.
     pub(super) fn send_each(
         &mut self,
         update: impl Fn(Descriptor) -> RelayUpdate,
@@ -215,19 +218,19 @@ impl WorkerPool {
         }
     }
 
-    /// Returns a row of counters of every worker.
+    /// Returns the row `row` of the counters of each worker.
     pub(super) fn read(&self, row: u32) -> impl Iterator<Item = Row> {
         self.workers.iter().map(move |worker| worker.counters.read(row))
     }
 
-    /// Sets a row of counters to zero, before it is used for something else.
+    /// Sets the row `row` of all workers' counters to zero, before it is reused.
     pub(super) fn clear(&self, row: u32) {
         for worker in &self.workers {
             worker.counters.clear(row);
         }
     }
 
-    /// Returns process id, restarts and totals of every worker.
+    /// Returns process id, restarts and totals of each worker.
     pub(super) fn stats(&self) -> Vec<WorkerStats> {
         let stats = |worker: &Worker| {
             let mut stats = WorkerStats {
@@ -246,7 +249,7 @@ impl WorkerPool {
 }
 
 impl Task {
-    /// Returns the name of a worker in logs and errors.
+    /// Returns the name of the worker `number` in logs and errors.
     fn name(self, number: usize) -> String {
         match self {
             Self::Forward => format!("worker {number}"),
@@ -254,12 +257,12 @@ impl Task {
         }
     }
 
-    /// Returns true if reports of a worker are received while it runs.
+    /// Returns true if the worker may send reports in its current state.
     fn expects_reports(self, process: &WorkerProcess) -> bool {
         process.ready_deadline().is_some() || matches!(self, Self::Query { .. })
     }
 
-    /// Returns the limit on the messages that are queued for a worker.
+    /// Returns the limit on the messages that are queued for each worker of the pool.
     fn max_queued(self) -> usize {
         match self {
             Self::Forward => MAX_QUEUED,

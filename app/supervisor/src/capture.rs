@@ -9,23 +9,23 @@ use std::time::Duration;
 use pontoon_process::error::Error;
 use pontoon_process::file;
 
-/// A capture to be: `FILE[,snap=N][,size=N][,time=T]`.
+/// Options of a capture: `FILE[,snap=N][,size=N][,time=T]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capture {
-    /// A regular file of this user's, which is emptied, or none yet.
+    /// Path of the capture's file: a regular file of this user, which is truncated, or a new file.
     pub file: PathBuf,
-    /// Bytes that are kept of a frame.
+    /// Limit on the bytes that are captured of each frame.
     pub snap: u32,
-    /// Bytes of the file, at most.
+    /// Limit on the size of the capture's file in bytes.
     pub size: Option<u64>,
-    /// Limit on its duration, in whole milliseconds.
+    /// Limit on the duration of the capture, a multiple of one millisecond.
     pub time: Option<Duration>,
 }
 
-/// Default number of bytes kept of each frame: more than any frame has; the same as tcpdump's.
+/// Default limit on the bytes that are captured of each frame: more than any frame has, and tcpdump's default.
 pub const SNAP: u32 = 262_144;
 
-/// Smallest limit on the size of a file, in bytes: the file's headers fit.
+/// Smallest permitted limit on the size of a capture's file, in bytes; the file's headers fit.
 pub const LEAST_SIZE: u64 = 4096;
 
 impl FromStr for Capture {
@@ -39,7 +39,7 @@ impl FromStr for Capture {
             time: None,
         };
         let mut file = text;
-        // A file name may contain commas: a part that is not a limit belongs to it.
+        // A file name may contain commas: a part that is not a limit belongs to the file name.
         while let Some((rest, part)) = file.rsplit_once(',')
             && let Some((name @ ("snap" | "size" | "time"), value)) = part.split_once('=')
         {
@@ -62,7 +62,7 @@ impl FromStr for Capture {
 }
 
 impl Capture {
-    /// Checks the limits.
+    /// Checks that the limits of the capture are in range.
     ///
     /// # Errors
     /// A limit is out of range; the text is one line.
@@ -77,10 +77,10 @@ impl Capture {
         }
     }
 
-    /// Opens the file, for this user alone where it is new, and empties it.
+    /// Opens the capture's file and truncates it; a new file is accessible by this user only.
     ///
     /// # Errors
-    /// It cannot be opened, or is none that [`file::open_to_write`] takes.
+    /// The file cannot be opened, or [`file::open_to_write`] refuses it.
     pub(crate) fn open(&self) -> Result<OwnedFd, Error> {
         file::open_to_write(&self.file, 0o600)
             .map(OwnedFd::from)
@@ -94,7 +94,7 @@ impl fmt::Display for Capture {
     }
 }
 
-/// A number of bytes.
+/// Parses a number of bytes with an optional suffix k, M or G.
 fn size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {

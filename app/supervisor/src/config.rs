@@ -1,4 +1,4 @@
-//! Configuration of the engine, from the options and the state of the host.
+//! Configuration of the engine, made from the options and the state of the host.
 
 use std::net::IpAddr;
 
@@ -15,11 +15,11 @@ use crate::options::{Guest, GuestOptions, Loopback, Resolvers};
 pub use pontoon_engine::config::{GUEST_MAC, OUR_MAC};
 
 /// Default limit on new flows per second for each worker: more than any load in measurements opened (12,900 connections per
-/// second, 8 clients, 2 cores, 2026-11-21), and few enough that a guest that scans or floods does not fill the host's connection
-/// tracking (262,144 entries and more, kept for 30 s to 120 s) within seconds.
+/// second, 8 clients, 2 cores, 2026-11-21), and so few that a guest that scans or floods does not fill the host's
+/// connection tracking table (262,144 entries and more, kept for 30 s to 120 s) within seconds.
 pub const FLOW_RATE: u32 = 20_000;
 
-/// The engine's configuration.
+/// Returns the configuration of the engine.
 #[must_use]
 pub(crate) fn config(
     options: &GuestOptions,
@@ -67,7 +67,7 @@ pub(crate) fn config(
     }
 }
 
-/// Returns the guest's resolv.conf; `None` if it is not to be changed.
+/// Returns the content of the guest's resolv.conf; `None` if the file is not to be changed.
 #[must_use]
 pub(crate) fn resolv_conf(resolvers: &Resolvers, config: &Config) -> Option<String> {
     (*resolvers != Resolvers::None).then(|| render(&config.plan.dns().collect::<Vec<_>>(), &config.search))

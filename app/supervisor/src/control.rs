@@ -1,4 +1,4 @@
-//! The control socket of a guest's network.
+//! Control socket of a guest's network.
 //!
 //! The supervisor's one loop serves it, and no packet waits for that, as the engine processes packets. Statistics are in memory
 //! that the workers share with this process. Changes are confirmed by the workers, in rounds, one at a time; all clients that wait
@@ -28,34 +28,35 @@ use crate::publish::Ports;
 use crate::statistics::Statistics;
 use api::Api;
 
-/// The control socket and metrics address of a guest, their clients, and the API.
+/// Servers of the control socket and of the metrics address of a guest, with their clients, and the API that handles the
+/// requests.
 pub(crate) struct Control {
-    /// The control socket, and the metrics address.
+    /// Server of the control socket, and server of the metrics address.
     servers: Vec<Server<Api>>,
     api: Api,
 }
 
-/// Initial state of the API.
-pub(crate) struct Served {
-    /// The statistics of the workers, and the egress rules.
+/// Initial state of the API, from the options of the guest's network.
+pub(crate) struct ControlSetup {
+    /// Egress statistics of the workers, and the egress rules.
     pub(crate) statistics: Statistics,
-    /// True if there is a DNS forwarder.
+    /// True if the engine has a DNS forwarder.
     pub(crate) forwarder: bool,
     /// Ports that are published at the start.
     pub(crate) ports: Ports,
-    /// Sets the log level of this process.
+    /// Function that sets the log level of this process.
     pub(crate) set_log_level: fn(LevelFilter),
 }
 
 impl Control {
-    /// Listens at `path`, where only this user may connect, and at the address of `metrics`.
+    /// Listens on a Unix socket at `path`, to which only this user may connect, and on the TCP address of `metrics`.
     ///
     /// # Errors
-    /// The address is in use, or a socket cannot be created.
+    /// The path or address is in use, or a socket cannot be created.
     pub(crate) fn open(
         path: Option<&Path>,
         metrics: Option<&Metrics>,
-        served: Served,
+        served: ControlSetup,
     ) -> Result<Self, Error> {
         Ok(Self {
             servers: pontoon_control::open(path, api::ROUTES, metrics, api::METRICS)?,
@@ -63,7 +64,8 @@ impl Control {
         })
     }
 
-    /// Refuses clients of the control socket in a PID namespace: the guest, which may have the same user and files.
+    /// Refuses clients of the control socket that are in the PID namespace `guest`, because the guest's processes may have
+    /// the same user and files as this process.
     pub(crate) fn refuse(&mut self, guest: Option<PidNamespace>) {
         let mut listeners = self.servers.iter_mut().map(Server::listener);
         if let Some(listener) = listeners.find(|listener| listener.is_file()) {
@@ -71,31 +73,31 @@ impl Control {
         }
     }
 
-    /// Returns the descriptors to poll.
+    /// Returns the descriptors of the listening sockets and clients to poll.
     pub(crate) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.servers.iter().flat_map(Server::poll_fds)
     }
 
-    /// Returns the time to call [`Self::serve`] if no descriptor is ready before.
+    /// Returns the time to call [`Self::serve`] if no descriptor becomes ready earlier.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let servers = self.servers.iter().filter_map(Server::deadline);
         servers.chain(self.api.deadline()).min()
     }
 
-    /// Returns true if a report of the workers is awaited.
+    /// Returns true if the supervisor waits for a report of the workers.
     pub(crate) fn is_asking(&self) -> bool {
         self.api.is_asking()
     }
 
-    /// Begins a capture at the next [`Self::serve`].
+    /// Begins a capture at the next call of [`Self::serve`].
     ///
     /// # Errors
-    /// Its file cannot be created.
+    /// The file of the capture cannot be created.
     pub(crate) fn capture(&mut self, capture: &Capture, now: Instant) -> Result<(), Error> {
         self.api.capture(capture, now)
     }
 
-    /// Reads requests and writes responses. `send` sends an update to the engine.
+    /// Reads requests of clients and writes responses. `send` sends an update to the engine.
     pub(crate) fn serve(&mut self, send: &mut dyn FnMut(Update), now: Instant) {
         self.api.expire(now);
         for server in &mut self.servers {
@@ -107,13 +109,13 @@ impl Control {
         }
     }
 
-    /// Repeats pending queries for a restarted engine.
+    /// Sends pending queries again, to a restarted engine.
     pub(crate) fn ask_again(&mut self, send: &mut dyn FnMut(Update), now: Instant) {
         self.api.ask_again(now);
         self.serve(send, now);
     }
 
-    /// Processes a report of a worker.
+    /// Handles a report of a worker. `send` sends an update to the engine.
     pub(crate) fn take_report(&mut self, report: Report, send: &mut dyn FnMut(Update), now: Instant) {
         if self.api.take_report(report, now) {
             self.serve(send, now);
@@ -130,5 +132,5 @@ impl fmt::Debug for Control {
     }
 }
 
-/// Timeout for reports of the workers.
+/// Timeout for reports of the workers to a query.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The engine process as the supervisor manages it: start, updates, reports, restart after a crash.
+//! Management of the engine process by the supervisor: start, updates, reports, restart after a crash.
 //!
 //! The supervisor keeps the engine's current configuration and the descriptors of its links and published ports, so that a
 //! new engine can be started with them.
@@ -24,11 +24,11 @@ use ports::{PortIndexes, change_ports};
 mod child;
 mod ports;
 
-/// The engine and the state from which it is restarted. Dropping this ends the engine.
+/// Engine process, and the state from which the supervisor restarts it. Dropping this value ends the process.
 #[derive(Debug)]
 pub(crate) struct Engine {
     state: ProcessState<Update, Report, StartAttempts>,
-    /// Configuration of the next engine, with all updates applied.
+    /// Configuration of the next engine process, with all updates applied.
     setup: EngineSetup,
     /// The sockets of the published ports in `setup`, in the same order, shared with the control socket.
     ports: Vec<Arc<OwnedFd>>,
@@ -37,7 +37,7 @@ pub(crate) struct Engine {
     attachment: Attachment,
     statistics: Statistics,
     require_sandbox: bool,
-    /// Namespaces of the first engine. A later engine with fewer of them is not started.
+    /// Namespaces of the first engine process. A later one that would have fewer of them is not started.
     namespaces: Option<Namespaces>,
     restart_policy: RestartPolicy,
 }
@@ -49,25 +49,25 @@ type EngineProcess = ChildProcess<Update, Report>;
 pub(crate) enum Restart {
     /// A new engine runs.
     Done,
-    /// The start failed; the next attempt is due at [`Engine::next_turn`].
+    /// The new engine could not be started; the next attempt is due at [`Engine::next_turn`].
     Scheduled,
-    /// No engine follows: the guest has closed the link for good.
+    /// No engine is started again, because the guest has closed the link and cannot reopen it.
     Final,
 }
 
-/// Reports that are received in one turn of the loop, so that an engine that the guest controls cannot keep the supervisor
-/// busy.
+/// Limit on the reports that are received in one turn of the supervisor's loop, so that an engine that an attacker controls
+/// cannot keep the supervisor busy.
 const MAX_REPORTS: usize = 64;
 
-/// More messages than can be unread when the engine has exited: the kernel accounts several hundred bytes for each message
-/// and limits a socket buffer to several hundred thousand bytes.
+/// Limit on the reports that are read after the engine has exited. It exceeds what a socket buffer holds: the kernel
+/// accounts several hundred bytes for each message and limits a buffer to several hundred thousand bytes.
 const MAX_UNREAD_REPORTS: usize = 4096;
 
 impl Engine {
     /// Starts the engine, and waits until its loop runs. `ports` are the sockets of the published ports in `setup`.
     ///
     /// # Errors
-    /// The engine could not start.
+    /// The engine could not be started.
     pub(crate) fn start(
         mut setup: EngineSetup,
         ports: Vec<Arc<OwnedFd>>,
@@ -92,17 +92,18 @@ impl Engine {
         })
     }
 
-    /// Reaps the engine and starts a new one with the same links, published ports and updates, unless the engine exited with
-    /// status 0. Flows are lost. To be called when [`Self::fd`] is readable or [`Self::next_turn`] has passed.
+    /// Reaps the engine and starts a new one with the same links, published ports and updates, unless the engine exited
+    /// with status 0. Flows are lost. It is called when [`Self::fd`] is readable or the time [`Self::next_turn`] has
+    /// passed.
     ///
     /// # Errors
-    /// The engine crashed too often, the guest's only connection closed with it, or no engine could be started for
+    /// The engine crashed too often, the guest's only connection was closed with it, or no engine could be started for
     /// [`RestartPolicy::WITHIN`].
     pub(crate) fn replace(&mut self, now: Instant) -> Result<Restart, Error> {
         let mut attempts = match &mut self.state {
             ProcessState::Backoff(attempts) => *attempts,
             ProcessState::Running(process) => match reap(process) {
-                // Its link is closed.
+                // The engine exits with status 0 when its link is closed.
                 ExitReason::Exited(0) => return Ok(Restart::Final),
                 reason => {
                     self.record_crash(&failure_text(&reason), now)?;
@@ -110,7 +111,7 @@ impl Engine {
                 }
             },
         };
-        // The old process is dropped first: its memory and descriptors may be those that the new one needs.
+        // The process value is dropped first: a new engine may need the memory and descriptors that it holds.
         self.state = ProcessState::Backoff(attempts);
         let begin = Instant::now();
         let Err(error) = self.restart() else {
@@ -131,7 +132,7 @@ impl Engine {
         Ok(Restart::Scheduled)
     }
 
-    /// Records and logs a crash.
+    /// Records and logs a crash of the engine at the time `now`.
     ///
     /// # Errors
     /// The engine must not be restarted.
@@ -154,8 +155,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts a new engine. An exit before its loop runs is not a crash: the engine has not received anything from the guest, so
-    /// the host caused it.
+    /// Starts a new engine. An exit before the engine's loop runs is not counted as a crash: the engine has received
+    /// nothing from the guest, so the cause is the host.
     fn restart(&mut self) -> Result<(), Error> {
         self.statistics.end_engine();
         reopen_ports(&self.setup.config.published, &self.ports);
@@ -171,7 +172,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the pidfd, which is readable when the engine has exited.
+    /// Returns the engine's pidfd, which is readable when the engine has exited.
     #[must_use]
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.state.process().map(ChildProcess::fd)
@@ -192,7 +193,7 @@ impl Engine {
         self.state.process().map(ChildProcess::report_fd)
     }
 
-    /// Returns the pipe of the engine's standard error.
+    /// Returns the reading end of the pipe that is the engine's standard error.
     #[must_use]
     pub(crate) fn stderr_fd(&self) -> Option<BorrowedFd<'_>> {
         self.state.process().and_then(ChildProcess::stderr_fd)
@@ -268,13 +269,13 @@ impl Engine {
         self.state.process()?.unsent()
     }
 
-    /// Returns the time to call [`Self::flush`], if a failed send is to be retried.
+    /// Returns the time to call [`Self::flush`], if a failed send of an update is to be retried.
     #[must_use]
     pub(crate) fn next_flush(&self) -> Option<Instant> {
         self.state.process()?.retry_at()
     }
 
-    /// Sends queued updates.
+    /// Sends queued updates to the engine until the control channel has no more room.
     pub(crate) fn flush(&mut self) {
         if let Some(process) = self.state.process_mut() {
             process.flush();
@@ -284,7 +285,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // The process is reaped first: it shares the sockets.
+        // The engine process is reaped first, because it shares the sockets of published ports.
         self.state = ProcessState::Backoff(StartAttempts::new(Instant::now()));
         self.ports.iter().for_each(disconnect_last);
     }
@@ -300,7 +301,7 @@ fn is_shut_down(socket: BorrowedFd<'_>) -> bool {
         && polled[0].revents().contains(PollFlags::RDHUP)
 }
 
-/// Receives up to `most` reports.
+/// Receives up to `most` reports of the engine's workers.
 fn receive(process: &mut EngineProcess, most: usize) -> Vec<Report> {
     let mut reports = Vec::new();
     let closed = process.receive(most, |report| {
@@ -316,9 +317,9 @@ fn receive(process: &mut EngineProcess, most: usize) -> Vec<Report> {
     reports
 }
 
-/// Reads the last reports and waits for the process, which has exited or been killed.
+/// Receives the last reports of the engine, which has exited or been killed, and reaps it.
 fn reap(process: &mut EngineProcess) -> ExitReason {
-    // The reports are dropped: pending queries are sent again to the next engine.
+    // Reports are discarded here: pending queries are sent again to the next engine.
     drop(receive(process, MAX_UNREAD_REPORTS));
     process.reap()
 }

@@ -1,4 +1,4 @@
-//! The guest: a command in namespaces of its own, an existing namespace, or a machine with a socket.
+//! Start of a guest: a command in new namespaces, a tap in an existing namespace, or the socket of a virtual machine.
 
 pub(crate) mod attach;
 pub(crate) mod command;

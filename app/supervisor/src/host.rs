@@ -38,17 +38,18 @@ pub(crate) fn source_addresses() -> [Option<IpAddr>; 2] {
     .map(|destination| toward(destination).ok())
 }
 
-/// Maximum number of concurrent flows.
+/// Limit on concurrent flows of all workers together.
 pub(crate) const MOST_FLOWS: u64 = 131_072;
 
-/// Descriptors that are not used for flows: logs, raw sockets, and a reserve.
+/// Number of descriptors of the engine that are not used for flows: logs, raw sockets, and a reserve.
 const RESERVED: u64 = 54;
 
-/// Descriptors of a worker besides its flows and listeners: its queue, epoll, inbox, sockets opened ahead, and a reserve.
+/// Number of descriptors of each worker besides its flows and listeners: its queue, epoll, inbox, sockets opened ahead, and
+/// a reserve.
 const OF_WORKER: u64 = 10;
 
-/// Returns the number of flows for which the descriptor limit leaves room beside the workers' own descriptors and `sockets`
-/// published ones, of which each worker may have a copy.
+/// Returns the number of flows for which the descriptor limit leaves room besides the workers' own descriptors and the
+/// `sockets` of published ports, of which each worker may have a copy.
 #[must_use]
 pub(crate) fn max_flows(limit: Rlimit, sockets: usize, workers: u8) -> u32 {
     let taken = u64::try_from(sockets)
@@ -62,14 +63,14 @@ pub(crate) fn max_flows(limit: Rlimit, sockets: usize, workers: u8) -> u32 {
     u32::try_from(room.min(MOST_FLOWS)).unwrap_or(u32::MAX)
 }
 
-/// Returns the default limit on UDP ports of the host in each family: a fourth of the ephemeral ports, so that enough are left
-/// for other programs of the host, such as resolvers.
+/// Returns the default limit on UDP ports of the host in each address family: a quarter of the ephemeral ports, so that
+/// enough remain for other programs of the host, such as resolvers.
 #[must_use]
 pub(crate) fn max_udp_ports() -> u32 {
     share_of_ports(&std::fs::read_to_string(PORT_RANGE).unwrap_or_default())
 }
 
-/// Returns a fourth of the range in `text`, or of the kernel's default range if it cannot be parsed.
+/// Returns a quarter of the port range in `text`, or of the kernel's default range if `text` cannot be parsed.
 fn share_of_ports(text: &str) -> u32 {
     let mut words = text
         .split_ascii_whitespace()
@@ -81,10 +82,11 @@ fn share_of_ports(text: &str) -> u32 {
     ((u32::from(last - first) + 1) / 4).max(1)
 }
 
-/// First and last ephemeral port of the network namespace, for both families (`ip-sysctl` of the kernel).
+/// File with the first and last ephemeral port of the network namespace, for both address families (`ip-sysctl` of the
+/// kernel).
 const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Opens raw ICMP and ICMPv6 sockets, if the caller has CAP_NET_RAW.
+/// Opens raw ICMP and ICMPv6 sockets; an element is `None` if the caller lacks CAP_NET_RAW.
 #[must_use]
 pub(crate) fn open_raw_icmp() -> [Option<OwnedFd>; 2] {
     let open = |family, protocol| socket_of(family, SocketType::RAW, protocol);
@@ -110,10 +112,10 @@ pub(crate) fn replace_raw_icmp(sockets: &mut [Option<OwnedFd>; 2]) {
     }
 }
 
-/// Checks that the host can send from an address or interface.
+/// Checks that the host can send from the address or interface of `--outbound`.
 ///
 /// # Errors
-/// There is no such address or interface.
+/// The host has no such address or interface.
 pub(crate) fn check_outbound(outbound: &Outbound) -> Result<(), Error> {
     let v4 = outbound.v4.map(IpAddr::V4);
     for address in v4.into_iter().chain(outbound.v6.map(IpAddr::V6)) {

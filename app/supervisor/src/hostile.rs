@@ -1,4 +1,4 @@
-//! Arbitrary input for all parsers of input from outside this process, for the fuzz target and its corpus. No input has an
+//! Fuzz target of the supervisor: passes arbitrary bytes to all parsers of data from other processes. No input has an
 //! effect on the host.
 
 use pontoon_ipc::hostile::message;
@@ -13,7 +13,8 @@ use crate::host::resolv::{self, Resolv};
 use crate::publish::Publish;
 use crate::{control, policy};
 
-/// Decodes the bytes as each kind of message and text. A decoded value is the same after it has been encoded and decoded again.
+/// Decodes the bytes as each kind of message and text, and checks that a decoded value is the same after it has been
+/// encoded and decoded again.
 pub fn play(bytes: &[u8]) {
     message::<Update>(bytes);
     if let Some(report) = message::<Report>(bytes) {
@@ -47,7 +48,8 @@ fn files_and_options(text: &str) {
     assert!(ranges.iter().all(|(_, count)| *count > 0));
 }
 
-/// Checks that a parsed resolv.conf has a server, and that the guest's file has the same domains.
+/// Checks that a parsed resolv.conf has a server, and that the guest's resolv.conf made from it has the same search
+/// domains.
 fn resolvers(text: &str) {
     let read = |text: &str| Resolv::parse(text, |name| u32::try_from(name.len()).ok());
     let Resolv { servers, search } = read(text);
@@ -58,11 +60,11 @@ fn resolvers(text: &str) {
     assert!(again.servers.iter().map(|server| server.ip()).eq(addresses));
 }
 
-/// Checks errors that the guest's first process sends.
+/// Decodes the bytes as an error that the guest's first process sends to the supervisor, and checks that it is one line.
 fn first_process(bytes: &[u8]) {
     if let Ok(FromGuest::Failed(error)) = FromGuest::decode(bytes, Vec::new()) {
         let again = handshake::encode(&error);
-        // Longer text was truncated.
+        // A longer text was truncated when it was encoded.
         if again.len() < handshake::ROOM {
             match FromGuest::decode(&again, Vec::new()) {
                 Ok(FromGuest::Failed(again)) => assert_eq!(again, error),

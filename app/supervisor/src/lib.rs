@@ -1,14 +1,16 @@
-//! The supervisor: the process that accesses the host (files, namespaces, netlink, ports). It does not process packets.
+//! Supervisor of `pontoon run` and `pontoon vm`: the process that accesses the host (files, namespaces, netlink, ports). It
+//! does not process packets.
 //!
-//! [`run`] sets everything up in this order, and the first failure ends it with one line and removes everything that was
+//! [`run`] opens and creates resources in this order, and the first failure ends it with one line and removes all that were
 //! created: the descriptors, namespaces and addresses that the options name, the state of the host's network, the published
-//! ports; then the guest's namespaces and the tap in them, created by the guest's first process (`guest::init`) or by a child
-//! that enters an existing namespace (`guest::attach`), which sends the tap's queues to the supervisor; then the engine, forked
-//! while the supervisor has one thread; then the command. A virtual machine has no tap and no command: its socket
-//! (`guest::machine`) is named by an option. From then on the supervisor waits in `watch` and forwards changes.
+//! ports; then the guest's namespaces and the tap in them, created by the guest's first process (`guest::init`) or by a
+//! child that enters an existing namespace (`guest::attach`), which sends the tap's queues to the supervisor; then the
+//! engine, forked while the supervisor has one thread; then the command. A virtual machine has no tap and no command: its
+//! socket (`guest::machine`) is named by an option. From then on the supervisor waits for events in `watch` and forwards
+//! changes.
 //!
-//! Each process is killed when the supervisor exits (`PR_SET_PDEATHSIG`), and all processes of the guest are killed when its
-//! first process exits, as that is process 1 of its PID namespace.
+//! Each child process is killed when the supervisor exits (`PR_SET_PDEATHSIG`), and all processes of the guest are killed
+//! when its first process exits, which is process 1 of its PID namespace.
 
 use std::ffi::OsString;
 use std::time::Instant;
@@ -47,7 +49,7 @@ mod watch;
 
 pub use options::GuestOptions;
 
-use control::{Control, Served};
+use control::{Control, ControlSetup};
 use engine::Engine;
 use guest::attach::Attached;
 use guest::route::GuestRoute;
@@ -61,11 +63,11 @@ use publish::{Families, Ports};
 use statistics::Statistics;
 use watch::{GuestKind, Watch};
 
-/// Provides a network to a guest until the guest ends; returns the command's exit status. To be called from the only thread
-/// of a process. `set_log_level` sets the log level of that process, or of a child that it forked.
+/// Provides a network to a guest until the guest ends; returns the exit status of the command. The caller's process has one
+/// thread only. `set_log_level` sets the log level of that process, or of a child that it forked.
 ///
 /// # Errors
-/// Any failure of Pontoon, in one line; everything that was created is removed.
+/// A failure of Pontoon, described in one line; all resources that were created are removed.
 pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
     panics::set_hook();
     output::prepare();
@@ -100,7 +102,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         offload,
         vhost,
     };
-    let Started {
+    let StartedGuest {
         mut guest,
         attachment,
         guest_route,
@@ -114,7 +116,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     let setup = engine_setup(options, config, owned, statistics.table(), set_log_level)?;
     let mut engine = Engine::start(setup, sockets, attachment, statistics, options.require_sandbox)?;
     if let Some(control) = &mut control {
-        // Before the guest sends anything, so that a capture has all of it.
+        // The capture begins before the guest sends a frame, so that all frames are captured.
         control.serve(&mut |update| engine.send(update), Instant::now());
     }
     if let GuestKind::Command(guest) = &guest {
@@ -122,7 +124,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     }
     notifier.notify()?;
     if let GuestKind::Command(guest) = &mut guest {
-        // A signal of the terminal is not forwarded later: the command did not exist when it was sent.
+        // A signal that the terminal sent before the command existed ends this process, as it cannot be forwarded.
         if let Some(status) = signals.fatal().context("cannot read signals")? {
             return Ok(status);
         }
@@ -144,7 +146,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     watch.run()
 }
 
-/// Returns the offloads of the tap: all that are not disabled.
+/// Returns the offloads to request for the tap: all that neither an option nor `PONTOON_DISABLE` disables.
 fn tap_offload(options: &GuestOptions, disabled: &Disabled) -> TapOffload {
     match options.no_offload {
         true => TapOffload::NONE,
@@ -152,7 +154,7 @@ fn tap_offload(options: &GuestOptions, disabled: &Disabled) -> TapOffload {
     }
 }
 
-/// Returns the input of the engine, with a new table of connections.
+/// Returns the configuration and descriptors of the engine, with a new ledger of TCP connections.
 fn engine_setup(
     options: &GuestOptions,
     config: Config,
@@ -165,7 +167,7 @@ fn engine_setup(
     Ok(EngineSetup {
         config,
         owned,
-        // The engine takes the sockets over when it is forked.
+        // The published sockets are added when the engine is forked.
         published: Vec::new(),
         raw_icmp: host::open_raw_icmp(),
         pacing: pacing::here(options.pacing, options.workers),
@@ -190,8 +192,8 @@ fn publish_ports(options: &GuestOptions, plan: &AddressPlan) -> Result<Ports, Er
     Ok(ports)
 }
 
-/// Opens the control socket and the address of the metrics, and begins the capture, as far as the options ask for them. A
-/// capture needs the control API even without a socket.
+/// Opens the control socket and the metrics address, and begins the capture, if the options request them. A capture needs
+/// the control API even if there is no control socket.
 fn open_control(
     options: &GuestOptions,
     statistics: Statistics,
@@ -201,7 +203,7 @@ fn open_control(
     if options.control.is_none() && options.metrics.is_none() && options.pcap.is_none() {
         return Ok(None);
     }
-    let served = Served {
+    let served = ControlSetup {
         statistics,
         forwarder: options.resolvers != Resolvers::None,
         ports,
@@ -214,8 +216,12 @@ fn open_control(
     Ok(Some(control))
 }
 
-/// Returns the engine's link, and the route that the supervisor maintains in the guest's namespace.
-fn attach_tap(tap: tap::Made, vhost: Option<Vhost>, plan: &AddressPlan) -> (Attachment, Option<GuestRoute>) {
+/// Returns the engine's link, and the IPv6 default route in the guest's namespace that the supervisor adds and removes.
+fn attach_tap(
+    tap: tap::CreatedTap,
+    vhost: Option<Vhost>,
+    plan: &AddressPlan,
+) -> (Attachment, Option<GuestRoute>) {
     let route = GuestRoute::new(tap.netlink, tap.index, plan);
     let attachment = Attachment::Tap(TapQueues {
         queues: tap.queues,
@@ -235,7 +241,7 @@ fn ifname(options: &GuestOptions, chosen: &ChosenPlan) -> String {
     given.or(of_host).unwrap_or_else(|| "tap0".to_owned())
 }
 
-/// Checks that no descriptor is named by two options.
+/// Checks that `--fd` and `--ready-fd` do not name the same descriptor.
 fn one_use_each(options: &GuestOptions) -> Result<(), Error> {
     match (&options.guest, options.ready_fd) {
         (
@@ -251,7 +257,7 @@ fn one_use_each(options: &GuestOptions) -> Result<(), Error> {
     }
 }
 
-/// The guest to be started, with the descriptors that the options name open.
+/// Guest that is to be started; the namespace or socket that the options name is open.
 enum GuestPlan<'a> {
     Command {
         argv: &'a [OsString],
@@ -262,30 +268,30 @@ enum GuestPlan<'a> {
     Machine(Attachment, Option<SocketFile>),
 }
 
-/// Settings of the guest's link.
+/// Settings of the guest's link, from the options and the state of the host.
 struct LinkPlan<'a> {
     options: &'a GuestOptions,
     config: &'a Config,
     /// The name of the guest's interface.
     ifname: String,
     disabled: &'a Disabled,
-    /// The descriptor limits that the command gets.
+    /// Descriptor limits that the command starts with.
     descriptors: Rlimit,
     offload: TapOffload,
     vhost: Option<Vhost>,
 }
 
-/// A guest whose link exists. A command does not run yet.
-struct Started {
+/// Guest whose link exists and whose command has not been started.
+struct StartedGuest {
     guest: GuestKind,
     attachment: Attachment,
     guest_route: Option<GuestRoute>,
-    /// Removed on drop.
+    /// Socket file of a machine, which is removed on drop.
     socket_file: Option<SocketFile>,
 }
 
 impl<'a> GuestPlan<'a> {
-    /// Opens the namespace or socket that the options name.
+    /// Opens the namespace or socket of the guest that the options name.
     fn open(options: &'a GuestOptions, files: &mut FileWatch) -> Result<Self, Error> {
         Ok(match &options.guest {
             Guest::Command {
@@ -306,8 +312,8 @@ impl<'a> GuestPlan<'a> {
         })
     }
 
-    /// Creates the tap, and the namespaces of a command.
-    fn start(self, link: &LinkPlan<'_>) -> Result<Started, Error> {
+    /// Creates the tap, and the namespaces of the command.
+    fn start(self, link: &LinkPlan<'_>) -> Result<StartedGuest, Error> {
         let (guest, tap) = match self {
             Self::Namespace(attached) => {
                 let tap = attached.make_tap(&link.tap())?;
@@ -334,7 +340,7 @@ impl<'a> GuestPlan<'a> {
                 (GuestKind::Command(guest), tap)
             }
             Self::Machine(attachment, socket_file) => {
-                return Ok(Started {
+                return Ok(StartedGuest {
                     guest: GuestKind::Machine,
                     attachment,
                     guest_route: None,
@@ -343,7 +349,7 @@ impl<'a> GuestPlan<'a> {
             }
         };
         let (attachment, guest_route) = attach_tap(tap, link.vhost, &link.config.plan);
-        Ok(Started {
+        Ok(StartedGuest {
             guest,
             attachment,
             guest_route,
@@ -353,7 +359,7 @@ impl<'a> GuestPlan<'a> {
 }
 
 impl LinkPlan<'_> {
-    /// Returns the settings of a tap.
+    /// Returns the configuration of a tap with the name `ifname`.
     fn tap(&self) -> tap::TapConfig {
         tap::TapConfig {
             ifname: self.ifname.clone(),
@@ -366,7 +372,7 @@ impl LinkPlan<'_> {
     }
 }
 
-/// The state of the host's network, and the configuration that follows from it.
+/// State of the host's network, and the parts of the configuration that follow from it.
 struct HostState {
     chosen: ChosenPlan,
     watch: AddressWatch,
@@ -375,7 +381,7 @@ struct HostState {
 }
 
 impl HostState {
-    /// Reads addresses and resolvers of the host, and watches for changes.
+    /// Reads the addresses and resolvers of the host, and begins to watch them for changes.
     fn read(options: &GuestOptions, files: &mut FileWatch) -> Result<Self, Error> {
         host::check_outbound(&options.outbound)?;
         let (watch, network) = AddressWatch::start().context("cannot read the host's addresses")?;

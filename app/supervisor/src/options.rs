@@ -18,20 +18,20 @@ use pontoon_worker::{MachineProtocol, Outbound, Pacing};
 use crate::capture::Capture;
 use crate::publish::Publish;
 
-/// All options of `pontoon run` and `pontoon vm`.
+/// Parsed options of `pontoon run` and `pontoon vm`.
 #[derive(Clone, Debug)]
 pub struct GuestOptions {
-    /// The guest.
+    /// Guest whose network this is.
     pub guest: Guest,
-    /// Published ports.
+    /// Ports of the host that are published to the guest.
     pub publish: Vec<Publish>,
-    /// Addresses that lead to the host's loopback.
+    /// Guest-side addresses that are translated to the host's loopback address.
     pub host_loopback: Vec<Loopback>,
-    /// Allow the host's own addresses as destinations.
+    /// True if the guest may reach the host's own addresses.
     pub host_addresses: bool,
-    /// Allow cloud metadata services as destinations.
+    /// True if the guest may reach cloud metadata services.
     pub metadata: bool,
-    /// Egress rules, in order.
+    /// Egress rules, in the order of the options.
     pub rules: Vec<EgressRule>,
     /// Addresses that lead to the address from which the host sends to other hosts.
     pub map_host: Vec<IpAddr>,
@@ -40,19 +40,19 @@ pub struct GuestOptions {
     /// MTU of the guest's interface; `None`: the host interface's in a plan of the host's network, otherwise 1,500 for a
     /// virtual machine and 65,520 for a namespace.
     pub mtu: Option<u16>,
-    /// Destination of DNS queries.
+    /// Servers to which the DNS forwarder sends queries.
     pub resolvers: Resolvers,
-    /// DNS search domains; if empty, the host's.
+    /// DNS search domains of the guest; if empty, the host's are used.
     pub search: Vec<String>,
-    /// Wait strategy of the workers.
+    /// Strategy by which workers wait for input: spinning or sleeping.
     pub pacing: Pacing,
-    /// Number of workers: threads, each with one queue of the guest's interface; a socket has one queue.
+    /// Number of workers: threads, each with one queue of the guest's interface. A link over a socket has one queue.
     pub workers: u8,
-    /// Disable checksum and segmentation offloads.
+    /// True if checksum and segmentation offloads are disabled.
     pub no_offload: bool,
-    /// Fail if the host refuses a layer of the sandbox.
+    /// True if it is an error that the host refuses a layer of the sandbox.
     pub require_sandbox: bool,
-    /// Use of the kernel's vhost-net for a namespace's interface.
+    /// Use of the kernel's vhost-net for the tap of a namespace.
     pub vhost_net: VhostNet,
     /// Ethernet address of the guest's interface.
     pub mac: Mac,
@@ -62,60 +62,60 @@ pub struct GuestOptions {
     pub fqdn: Option<String>,
     /// Protocols and services that the guest does not have.
     pub disabled: ServiceSet,
-    /// Source address or interface of host sockets.
+    /// Source address or interface to which host sockets are bound.
     pub outbound: Outbound,
-    /// Timeout of outbound TCP connects; `None`: the host's.
+    /// Timeout of TCP connects to the network; `None` uses that of the host's kernel.
     pub connect_timeout: Option<Duration>,
-    /// Filter for replies to the guest's UDP endpoints (RFC 4787 section 5).
+    /// Filter for datagrams to the guest's UDP endpoints (RFC 4787 section 5).
     pub udp_filter: UdpFilter,
-    /// Limit on concurrent flows; `None`: derived from the descriptor limit.
+    /// Limit on concurrent flows; `None` derives it from the descriptor limit.
     pub max_flows: Option<u32>,
-    /// Limit on host UDP ports per address family; `None`: a share of the host's ephemeral ports.
+    /// Limit on UDP ports of the host per address family; `None` means a quarter of the host's ephemeral ports.
     pub max_udp_ports: Option<u32>,
-    /// Limit on new flows per second; `None`: [`config::FLOW_RATE`](crate::config::FLOW_RATE) for each worker.
+    /// Limit on new flows per second; `None` means [`config::FLOW_RATE`](crate::config::FLOW_RATE) for each worker.
     pub max_flow_rate: Option<u32>,
-    /// Limit on bits per second in each direction.
+    /// Limit on the bits per second in each direction; `None` means no limit.
     pub max_bandwidth: Option<NonZeroU64>,
-    /// Descriptor to write to when the network is ready.
+    /// Descriptor that is written when the network is ready.
     pub ready_fd: Option<RawFd>,
     /// Path of the control socket.
     pub control: Option<PathBuf>,
-    /// Capture that begins before the guest starts.
+    /// Capture that begins before the guest sends a frame.
     pub pcap: Option<Capture>,
-    /// Metrics for Prometheus.
+    /// Address of the metrics for Prometheus.
     pub metrics: Option<Metrics>,
-    /// File for the process id, written when the network is ready.
+    /// File to which the process id is written when the network is ready.
     pub pid_file: Option<PathBuf>,
 }
 
-/// Use of vhost-net.
+/// Value of `--vhost-net`: use of the kernel's vhost-net.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VhostNet {
-    /// Use it if it is available and works.
+    /// Use vhost-net if it is available and works, and the tap otherwise.
     Auto,
-    /// Fail if it is not available or does not work.
+    /// Fail if vhost-net is not available or does not work.
     On,
-    /// Do not use it.
+    /// Do not use vhost-net.
     Off,
 }
 
-/// The guest.
+/// Guest that gets the network, and how it is started or found.
 #[derive(Clone, Debug)]
 pub enum Guest {
-    /// A command in namespaces of its own.
+    /// Command that the supervisor starts in new namespaces.
     Command {
-        /// Program and arguments; at least the program.
+        /// Program and its arguments; the program is always present.
         argv: Vec<OsString>,
-        /// The guest's host name; `None`: the host's.
+        /// Host name of the guest; `None` keeps the host's.
         hostname: Option<String>,
         /// Name of the guest's interface; `None`: the host interface's in a plan of the host's network, otherwise `tap0`.
         ifname: Option<String>,
-        /// Root's command keeps the capabilities of the host's user namespace.
+        /// True if a command that root starts keeps the capabilities of the host's user namespace.
         keep_capabilities: bool,
     },
-    /// An existing network namespace.
+    /// Network namespace that exists already.
     Attach {
-        /// The namespace.
+        /// Network namespace to which the tap is added.
         target: Target,
         /// Name of the guest's interface; `None`: the host interface's in a plan of the host's network, otherwise `tap0`.
         ifname: Option<String>,
@@ -124,43 +124,43 @@ pub enum Guest {
     Machine(Machine),
 }
 
-/// The connection to a virtual machine or unikernel.
+/// Connection to a virtual machine or unikernel.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// The socket.
+    /// Socket over which the guest's frames or vhost-user messages are carried.
     pub socket: MachineSocket,
-    /// The protocol on the socket.
+    /// Protocol on the socket.
     pub protocol: MachineProtocol,
-    /// Serve only one guest, instead of one after another.
+    /// True if one guest only is served, instead of one after another.
     pub one_off: bool,
     /// Host name that DHCP hands to the guest.
     pub hostname: Option<String>,
 }
 
-/// A socket to which a guest is or will be connected.
+/// Socket to which a virtual machine's hypervisor is or will be connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MachineSocket {
-    /// Path of a Unix socket to listen on.
+    /// Path of a Unix socket to create and listen on.
     Path(PathBuf),
-    /// A descriptor inherited from the parent process: connected or listening.
+    /// Descriptor of a connected or listening socket that is inherited from the parent process.
     Descriptor(RawFd),
 }
 
-/// A network namespace, by process or by file.
+/// Network namespace that is named by a process or by a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// The namespace of a process.
+    /// Network namespace of the process with this id.
     Pid(u32),
-    /// A namespace file (`/run/netns/NAME`, `/proc/PID/ns/net`).
+    /// Path of a namespace file (`/run/netns/NAME`, `/proc/PID/ns/net`).
     Path(PathBuf),
 }
 
-/// An address that leads to the host's loopback.
+/// Guest-side address that is translated to the host's loopback address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loopback {
-    /// The gateway, in both families.
+    /// Addresses of the guest's gateway, in both families.
     Gateway,
-    /// This address.
+    /// Any other address.
     Address(IpAddr),
 }
 
@@ -171,7 +171,7 @@ pub struct Addressing {
     pub source: AddressSource,
     /// The guest's IPv4 side.
     pub ipv4: Ipv4,
-    /// The guest's IPv6 side.
+    /// Value of `--ipv6` and `--no-ipv6`: IPv6 subnet of the guest.
     pub ipv6: Ipv6,
     /// The guest's addresses with the prefix lengths of their subnets, in place of the source's of the same family. The
     /// first of a family is the one that DHCP or DHCPv6 leases.
@@ -206,7 +206,7 @@ pub enum Ipv4 {
     Off,
 }
 
-/// The guest's IPv6 side.
+/// Value of `--ipv6` and `--no-ipv6`: IPv6 subnet of the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ipv6 {
     /// In a private plan, the first subnet that the host does not use.
@@ -214,16 +214,16 @@ pub enum Ipv6 {
     Auto,
     /// This private subnet, a /64.
     Subnet(Ipv6Net),
-    /// No IPv6.
+    /// The guest has no IPv6.
     Off,
 }
 
-/// Destination of DNS queries.
+/// Servers to which the DNS forwarder sends queries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolvers {
-    /// The host's resolvers; changes are followed while running.
+    /// Resolvers of the host; their changes are applied while the guest runs.
     Host,
-    /// These resolvers.
+    /// The given resolvers.
     Given(Vec<SocketAddr>),
     /// No DNS forwarder; the guest's resolv.conf is not changed.
     None,

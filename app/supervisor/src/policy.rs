@@ -13,23 +13,23 @@ use pontoon_worker::Update;
 use pontoon_worker::messages::RulesUpdate;
 use serde::{Deserialize, Serialize};
 
-/// Rules as written in a policy file.
+/// Egress rules as a policy file lists them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lists {
-    /// Allowed destinations. If there are any, all others are denied.
+    /// Rules of allowed destinations. If there are any, all other destinations are denied.
     #[serde(default)]
     pub allow: Vec<String>,
-    /// Denied destinations.
+    /// Rules of denied destinations.
     #[serde(default)]
     pub deny: Vec<String>,
 }
 
 impl Lists {
-    /// The rules.
+    /// Parses the lists into egress rules.
     ///
     /// # Errors
-    /// The first invalid rule.
+    /// The text of the error names the first invalid rule.
     pub fn rules(self) -> Result<Vec<EgressRule>, String> {
         let rules = |action: Action, texts: Vec<String>| {
             texts.into_iter().map(move |text| {
@@ -43,13 +43,13 @@ impl Lists {
     }
 }
 
-/// Maximum number of rules. Each new flow is compared with every rule.
+/// Limit on the number of egress rules. Each new flow is compared with every rule.
 pub(crate) const MOST: usize = 1_000;
 
-/// Checks the number and size of rules.
+/// Checks the number of rules and the size of the message in which they are sent to the engine.
 ///
 /// # Errors
-/// There are too many, or they do not fit into a message to the engine.
+/// There are too many rules, or they do not fit into a message.
 pub fn check(rules: &[EgressRule]) -> Result<(), String> {
     if rules.len() > MOST {
         return Err(format!("{} rules exceed the limit of {MOST}", rules.len()));
@@ -63,20 +63,20 @@ pub fn check(rules: &[EgressRule]) -> Result<(), String> {
         .map_err(|error| format!("the rules are too long: {error}"))
 }
 
-/// The rules in a file.
+/// Reads the egress rules of a policy file.
 ///
 /// # Errors
-/// It cannot be read, is not TOML, or has an invalid rule; the status of the last two is 2.
+/// The file cannot be read, is not TOML, or has an invalid rule; the exit status is 2 for the last two.
 pub fn read(path: &Path) -> Result<Vec<EgressRule>, Error> {
     let text = std::fs::read_to_string(path)
         .context(format_args!("cannot read the policy file {}", path.display()))?;
     parse(&text).map_err(|why| Error::new(format!("policy file {}: {why}", path.display())).with_status(2))
 }
 
-/// The rules of a text, as [`read`] has it.
+/// Parses the text of a policy file.
 ///
 /// # Errors
-/// What is wrong, in one line.
+/// The text of the error names the mistake in one line.
 pub fn parse(text: &str) -> Result<Vec<EgressRule>, String> {
     let lists: Lists = toml::from_str(text).map_err(|error| explain(text, &error))?;
     let rules = lists.rules()?;

@@ -1,4 +1,4 @@
-//! Published ports: what the user wrote, and the host sockets that it becomes.
+//! Published ports: the values of the option `--publish`, and the host sockets that are opened for them.
 
 use std::fmt;
 use std::io;
@@ -17,20 +17,20 @@ mod default_options;
 mod ports;
 
 use default_options::DefaultOptions;
-pub(crate) use ports::{Ports, Refusal, Undo};
+pub(crate) use ports::{PortRefusal, PortUndo, Ports};
 
-/// `[ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]`, as podman and docker write it.
+/// Value of `--publish`: `[ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]`, the syntax of podman and docker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publish {
-    /// TCP or UDP.
+    /// Transport protocol: TCP or UDP.
     pub protocol: Protocol,
-    /// The host address; otherwise all, in both families.
+    /// Host address to listen on; `None` means all addresses of both families.
     pub address: Option<IpAddr>,
     /// First port on the host.
     pub host: u16,
     /// First port of the guest.
     pub guest: u16,
-    /// Ports in a row, at least 1.
+    /// Number of consecutive ports, at least 1.
     pub count: u16,
 }
 
@@ -98,7 +98,8 @@ fn parse_ports(text: &str) -> Result<(u16, u16), String> {
 }
 
 impl Publish {
-    /// Returns its host addresses and ports, each with the guest's port. Addresses that are not named may be unavailable.
+    /// Returns the host addresses and ports to listen on, each with the guest's port. If the value names no address,
+    /// addresses of a family that the host lacks are included.
     fn endpoints(self, families: Families) -> impl Iterator<Item = (SocketAddr, u16)> {
         let named = self.address.into_iter();
         let any = match (self.address, families) {
@@ -115,7 +116,7 @@ impl Publish {
         })
     }
 
-    /// Returns true if both need the same host address and port.
+    /// Returns true if `self` and `other` need the same protocol, host address and port.
     fn collides(self, other: Self) -> bool {
         let addresses = match (self.address, other.address) {
             (None, _) | (_, None) => true,
@@ -148,25 +149,25 @@ impl fmt::Display for Publish {
     }
 }
 
-/// The families that the guest has.
+/// Address families that the guest has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Families {
-    /// IPv4 alone.
+    /// IPv4 only.
     V4,
     /// IPv6 alone.
     V6,
-    /// Both.
+    /// IPv4 and IPv6.
     Both,
 }
 
-/// Checks that no two options publish the same port.
+/// Checks that no two values of `--publish` need the same port of the host.
 ///
 /// # Errors
-/// Ports are published twice.
+/// Two values need the same port; the text names both.
 pub(crate) fn check(options: &[Publish]) -> Result<(), Error> {
     let mut sorted: Vec<_> = options.iter().enumerate().collect();
     sorted.sort_by_key(|(_, option)| option.host);
-    // Options with ports at or behind the first port of the current one.
+    // `open` has the earlier values whose port range may overlap the current one.
     let mut open: Vec<(usize, &Publish)> = Vec::new();
     for (index, option) in sorted {
         open.retain(|(_, other)| option.host - other.host < other.count);
@@ -186,7 +187,8 @@ fn open_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
     let socket = unbound_socket(protocol, host)?;
     match protocol {
         Protocol::Tcp => {
-            // For connections of an earlier run in TIME_WAIT. Two listeners still exclude each other.
+            // SO_REUSEADDR is set because connections of an earlier run may be in TIME_WAIT. Two listeners still exclude
+            // each other.
             sockopt::set_socket_reuseaddr(&socket, true)?;
             bind(&socket, &host)?;
             listen(&socket, BACKLOG)?;
@@ -212,8 +214,8 @@ fn unbound_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Has published TCP sockets listen again, and binds UDP sockets again. The old engine shared them, and may have shut them down,
-/// connected them or set options.
+/// Makes published TCP sockets listen again, and binds UDP sockets again, before a new engine starts. The old engine shared
+/// the sockets, and may have shut them down, connected them or set options.
 pub(crate) fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
     let [v4, v6] = ANY.map(|address| DefaultOptions::of((address, 0).into()));
     for (port, socket) in published.iter().zip(sockets) {
@@ -234,9 +236,10 @@ pub(crate) fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
 /// shared it has shut it down or connected it; returns true if it was not listening. The socket stays bound to the port meanwhile.
 ///
 /// # Errors
-/// The kernel's: another socket may have the port.
+/// The kernel refuses a call, for example because another socket has the port.
 fn listen_again(socket: impl AsFd, options: &DefaultOptions) -> io::Result<bool> {
-    // A flag of the open file description, which the process shared: an engine that finds no client to accept would wait.
+    // O_NONBLOCK is a flag of the open file description, which the other process shared; without it an accept(2) without a
+    // client would block.
     rustix::io::ioctl_fionbio(&socket, true)?;
     sockopt::set_socket_linger(&socket, None)?;
     options.restore(&socket);
@@ -248,8 +251,8 @@ fn listen_again(socket: impl AsFd, options: &DefaultOptions) -> io::Result<bool>
     Ok(true)
 }
 
-/// Ends a connection that a process which shared the socket has made, so that the next close(2) does not wait until its data is
-/// sent, as `SO_LINGER` requests.
+/// Ends a connection that was made on a published socket by another process that shared it. With `SO_LINGER` set, the next
+/// close(2) would otherwise wait until the connection's data is sent.
 fn disconnect(socket: impl AsFd) -> io::Result<()> {
     sockopt::set_socket_linger(&socket, None)?;
     Ok(connect_unspec(&socket)?)
@@ -269,18 +272,18 @@ pub(crate) fn disconnect_last(socket: &Arc<OwnedFd>) {
     }
 }
 
-/// Replaces the socket of a published UDP port by a new one, with the same descriptor: a socket that was shut down stays so, and
-/// the kernel does not report it.
+/// Replaces the socket of a published UDP port by a new one with the same descriptor. A socket that was shut down stays so,
+/// and the kernel does not report that state.
 ///
 /// # Errors
-/// The kernel's; the socket is unchanged, except that it is not connected.
+/// The kernel refuses a call; the socket is unchanged, except that it is not connected.
 fn bind_again(socket: impl AsFd, host: SocketAddr) -> io::Result<()> {
     disconnect(&socket)?;
     let new = unbound_socket(Protocol::Udp, host)?;
-    // Both are bound for a moment. Unlike SO_REUSEADDR, the option admits no socket of another user.
+    // Both sockets are bound for a moment. Unlike SO_REUSEADDR, SO_REUSEPORT admits no socket of another user.
     sockopt::set_socket_reuseport(&socket, true)?;
     let replaced = replace_bound(&socket, &new, host);
-    // The socket that the descriptor refers to by now, also after an error.
+    // The option is reset on the socket to which the descriptor now refers, also after an error.
     sockopt::set_socket_reuseport(&socket, false)?;
     replaced
 }
@@ -290,7 +293,7 @@ fn replace_bound(socket: impl AsFd, new: &OwnedFd, host: SocketAddr) -> io::Resu
     sockopt::set_socket_reuseport(new, true)?;
     bind(new, &host)?;
     let (from, to) = (new.as_raw_fd(), socket.as_fd().as_raw_fd());
-    // SAFETY: both descriptors are open. The second one stays open and refers to an equivalent socket.
+    // SAFETY: both descriptors are open. The second one stays open and refers to an equivalent socket afterwards.
     if unsafe { libc::dup3(from, to, libc::O_CLOEXEC) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -319,13 +322,13 @@ fn refused(host: SocketAddr, protocol: Protocol, error: &io::Error) -> Error {
     }
 }
 
-/// Addresses of a port that is published without an address.
+/// Host addresses on which a port is published if the option names no address.
 const ANY: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     IpAddr::V6(Ipv6Addr::UNSPECIFIED),
 ];
 
-/// Length of the accept queue; the host's `somaxconn` limits it further.
+/// Length of the accept queue of a published TCP port; the host's `somaxconn` limits it further.
 const BACKLOG: i32 = 4096;
 
 #[cfg(test)]

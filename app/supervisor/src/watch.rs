@@ -22,43 +22,44 @@ use crate::host::address_watch::AddressWatch;
 use crate::host::file_watch::FileWatch;
 use crate::host::resolv::ResolvWatch;
 
-/// The guest, by how it was started.
+/// Guest of the supervisor, by the way in which it was started.
 #[derive(Debug)]
 pub(crate) enum GuestKind {
-    /// A command that the supervisor has started.
+    /// The guest is a command that the supervisor has started.
     Command(InitProcess),
-    /// An existing network namespace.
+    /// The guest is an existing network namespace.
     Attached(Attached),
-    /// A virtual machine, whose socket only the engine has.
+    /// The guest is a virtual machine, whose socket only the engine has.
     Machine,
 }
 
-/// All event sources of the supervisor.
+/// Event sources of the supervisor's loop.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// Signals to this process.
+    /// Signals to the supervisor.
     pub(crate) signals: Signals,
-    /// The guest.
+    /// Guest, whose end terminates the loop.
     pub(crate) guest: GuestKind,
-    /// The engine.
+    /// Engine process.
     pub(crate) engine: Engine,
-    /// The host's addresses.
+    /// Watch of the host's addresses.
     pub(crate) addresses: AddressWatch,
     /// The addresses from which the host sends to other hosts: IPv4, IPv6.
     pub(crate) sources: [Option<IpAddr>; 2],
-    /// The guest's IPv6 default route, where it has IPv6.
+    /// IPv6 default route in the guest's namespace, if the guest has IPv6.
     pub(crate) guest_route: Option<GuestRoute>,
-    /// Changes of files, where some are watched.
+    /// Watch of files by inotify.
     pub(crate) files: FileWatch,
-    /// The host's resolv.conf, if its resolvers are used, or if the guest's file is mounted over it.
+    /// Watch of the host's resolv.conf, if its resolvers are used, or if the guest's file is mounted over it.
     pub(crate) resolvers: Option<ResolvWatch>,
     /// True if DNS queries are forwarded to the host's resolvers.
     pub(crate) asks_host: bool,
-    /// The control socket, where there is one.
+    /// Control socket and metrics address, if the options name one.
     pub(crate) control: Option<Control>,
 }
 
-/// Event sources, in the order in which they are handled: if guest and engine exit together, the guest's status counts.
+/// Event sources, in the order in which they are handled: if guest and engine exit at the same time, the guest's exit
+/// status is returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Guest,
@@ -68,17 +69,17 @@ enum Source {
     Files,
     RoomForUpdates,
     Stderr,
-    /// Standard error is writable and lines wait for it.
+    /// Standard error is writable, and log lines are queued for it.
     Log,
     Reports,
     Control,
 }
 
 impl Watch {
-    /// Runs until the guest ends, and returns the exit status.
+    /// Runs the supervisor's loop until the guest ends, and returns the exit status.
     ///
     /// # Errors
-    /// The engine crashed too often or could not be restarted. The guest ends with it.
+    /// The engine crashed too often or could not be restarted, which ends the guest, too.
     pub(crate) fn run(mut self) -> Result<u8, Error> {
         loop {
             for source in self.wait().context("cannot wait for events")? {
@@ -153,12 +154,12 @@ impl Watch {
             .filter(|(_, due)| due.is_some_and(|due| due <= now))
             .map(|(source, _)| *source);
         let mut ready: Vec<_> = ready.map(|(source, _)| source).chain(due).collect();
-        // All of its descriptors are served at once.
+        // All ready descriptors of one source are served by one call.
         ready.dedup();
         Ok(ready)
     }
 
-    /// Handles inotify events. Returns the exit status if the namespace's file was removed.
+    /// Handles inotify events. Returns an exit status if the file of the guest's network namespace was removed.
     fn files_changed(&mut self) -> Result<Option<u8>, Error> {
         let events = self.files.drain().context("cannot read inotify")?;
         if let GuestKind::Attached(attached) = &self.guest
@@ -170,7 +171,7 @@ impl Watch {
             return Ok(None);
         };
         let found = resolvers.look(&mut self.files);
-        // A replaced file can have the same content, and no longer be covered by the guest's.
+        // A replaced file can have the same content, and is no longer covered by the mount of the guest's file.
         if let GuestKind::Command(guest) = &self.guest
             && (events || found.touched)
         {
@@ -185,7 +186,7 @@ impl Watch {
         Ok(None)
     }
 
-    /// Handles one source. Returns the exit status if the guest has ended.
+    /// Handles one ready source. Returns an exit status if the guest has ended.
     fn handle(&mut self, source: Source) -> Result<Option<u8>, Error> {
         match source {
             Source::Guest => return Ok(self.guest.ended()),
@@ -247,7 +248,7 @@ impl Watch {
 }
 
 impl GuestKind {
-    /// Returns the descriptor that is readable when the guest has ended, if there is one.
+    /// Returns the descriptor that is readable when the guest has ended, if the kind of guest has one.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Command(guest) => Some(guest.fd()),
@@ -256,10 +257,10 @@ impl GuestKind {
         }
     }
 
-    /// Returns the PID namespace of the guest's processes, if they have one of their own.
+    /// Returns the PID namespace of the guest's processes, if it is not the supervisor's own.
     ///
     /// # Errors
-    /// The namespace cannot be read.
+    /// The namespace cannot be opened.
     pub(crate) fn pid_namespace(&self) -> Result<Option<PidNamespace>, Error> {
         let namespace = match self {
             Self::Command(guest) => PidNamespace::of(guest.pid()),
@@ -269,17 +270,17 @@ impl GuestKind {
         namespace.context("cannot open the guest's PID namespace")
     }
 
-    /// Returns the exit status, if the guest has ended.
+    /// Returns the exit status of the guest, if it has ended.
     fn ended(&self) -> Option<u8> {
         match self {
             Self::Command(guest) => Some(guest.wait()),
-            // Its process has exited.
+            // The process that holds the network namespace has exited.
             Self::Attached(_) => Some(0),
             Self::Machine => None,
         }
     }
 
-    /// Returns the exit status after the guest has closed the link for good.
+    /// Returns the exit status of the program after the guest has closed the link and cannot reopen it.
     fn hung_up(&self) -> Result<u8, Error> {
         match self {
             Self::Machine => Ok(0),
@@ -287,8 +288,8 @@ impl GuestKind {
         }
     }
 
-    /// Forwards a signal to the command. With any other guest, a termination signal ends this process, unless the parent process
-    /// had it ignored; returns the exit status then.
+    /// Forwards a signal to the command. With any other kind of guest, a termination signal ends the supervisor, unless its
+    /// parent process had the signal ignored; then the exit status is returned.
     fn take_signal(&self, signal: Signal) -> Option<u8> {
         match self {
             Self::Command(guest) => {
@@ -304,7 +305,7 @@ impl GuestKind {
     }
 }
 
-/// Signals that request termination.
+/// Signals that request the termination of a process.
 const ENDING: [i32; 5] = [
     libc::SIGHUP,
     libc::SIGINT,

@@ -8,7 +8,7 @@ use super::summary::{CellSummary, StackSummary};
 /// Title of the table row with these shares.
 pub(super) const TITLE: &str = "work of the harness";
 
-/// The harness's share of a figure.
+/// The part of a measured figure that the bench itself causes, not the stack.
 #[derive(Clone, Copy)]
 pub(super) enum HarnessShare {
     /// CPU time of the harness in units of one CPU: stamps are written at one end and checked at the other; this is

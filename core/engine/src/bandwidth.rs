@@ -3,7 +3,8 @@
 //! Each direction is a token bucket, stored as the time at which all traffic so far conforms to the rate (virtual
 //! scheduling, ITU-T I.371). Traffic is counted after it was sent and may exceed the tokens; the next frame waits
 //! longer then. Therefore no frame is too large, and no frame is dropped: frames of the guest wait in the link, and
-//! data for the guest waits in the host sockets.
+//! data for the guest waits in the host sockets. Answers of the engine itself are counted, but do not wait; a
+//! router advertisement or an ICMP error may be larger than the guest's packet that caused it.
 
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -43,6 +44,8 @@ pub(crate) struct Throttle {
     /// do not wait.
     up: Option<Instant>,
     down: Option<Instant>,
+    /// Bytes sent to the guest that are not subtracted from the tokens yet.
+    unsettled: usize,
 }
 
 /// State of the wait of data for the guest, as [`Throttle::end_waits`] returns it.
@@ -60,6 +63,7 @@ impl Throttle {
             bandwidth,
             up: None,
             down: None,
+            unsettled: 0,
         }
     }
 
@@ -73,6 +77,7 @@ impl Throttle {
 
     /// Returns the number of bytes that may be sent to the guest now; if it is 0, data for the guest waits.
     pub(crate) fn down(&mut self, now: Instant) -> u64 {
+        self.settle(now);
         match &self.bandwidth {
             Some(Bandwidth(ways)) => ways.down.ask(&mut self.down, now),
             None => u64::MAX,
@@ -96,10 +101,16 @@ impl Throttle {
         }
     }
 
-    /// Subtracts `len` bytes that were sent to the guest from the tokens.
-    pub(crate) fn sent_down(&self, len: usize, now: Instant) {
-        if let Some(Bandwidth(ways)) = &self.bandwidth {
-            ways.down.spend(len, now);
+    /// Counts `len` bytes that were sent to the guest. [`Self::settle`] subtracts them from the tokens.
+    pub(crate) const fn sent_down(&mut self, len: usize) {
+        self.unsettled = self.unsettled.saturating_add(len);
+    }
+
+    /// Subtracts the bytes that were sent to the guest since the previous call from the tokens.
+    pub(crate) fn settle(&mut self, now: Instant) {
+        let bytes = core::mem::take(&mut self.unsettled);
+        if let Some(Bandwidth(ways)) = self.bandwidth.as_ref().filter(|_| bytes > 0) {
+            ways.down.spend(bytes, now);
         }
     }
 
@@ -210,7 +221,7 @@ mod tests {
     fn bytes_above_the_rate_delay_the_next_ones() {
         let mut throttle = throttle();
         let at = |micros: u64| Instant(100 * MS + micros * 1_000);
-        throttle.sent_down(70_000, at(0));
+        throttle.sent_down(70_000);
         assert_eq!(throttle.down(at(0)), 0);
         // The excess takes 50 ms, and tokens accumulate for 2 ms.
         assert_eq!(throttle.next(), Some(at(52_000)));
@@ -244,7 +255,7 @@ mod tests {
                         throttle.end_waits(now);
                     }
                     _ => {
-                        throttle.sent_down(65_535, now);
+                        throttle.sent_down(65_535);
                         sent += 65_535;
                     }
                 }

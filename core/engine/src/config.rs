@@ -102,7 +102,11 @@ impl ServiceSet {
 
 impl FromIterator<LinkService> for ServiceSet {
     fn from_iter<I: IntoIterator<Item = LinkService>>(services: I) -> Self {
-        Self(services.into_iter().fold(0, |set, service| set | 1 << service as u8))
+        Self(
+            services
+                .into_iter()
+                .fold(0, |set, service| set | 1 << service as u8),
+        )
     }
 }
 

@@ -150,9 +150,12 @@ counters! {
     /// DNS queries that no resolver answered in time, answered by SERVFAIL.
         dns_failed,
     /// DNS queries sent to another resolver because one did not respond or responded with an error.
-        dns_failovers,
-    /// DNS queries dropped because too many queries were pending.
-        dns_dropped,
+    dns_failovers,
+    /// DNS queries dropped because too many queries were pending, or dropped responses to many clients of one query
+    /// because of `--max-bandwidth`.
+    dns_dropped,
+    /// DNS connections over TCP that were reset after 10 s without a message, or as the longest idle of more than 64.
+    dns_streams_closed,
     /// Datagrams to the DNS forwarder's sockets that are not a response to the pending query.
         dns_mismatched,
     /// Panics while a frame or event was handled; the flow concerned was reset.

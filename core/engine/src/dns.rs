@@ -12,6 +12,8 @@
 //! If a resolver responds with an error (SERVFAIL, NOTIMP, REFUSED), each of the other resolvers is queried once, as a
 //! stub resolver does, before the error is forwarded to the guest. Other queries are not affected.
 //!
+//! Responses wait in their sockets while `--max-bandwidth` permits no data for the guest.
+//!
 //! The number of pending queries is limited. Beyond the limit new queries are dropped, and the guest retransmits them.
 //!
 //! DNS over TCP is a TCP flow to [`Forwarder::current_resolver`], which is reset at the first message that is not a
@@ -80,11 +82,14 @@ struct PendingQuery<S> {
     sent: Instant,
     /// Number of resolvers that could not be reached.
     refusals: usize,
+    /// The socket is not read, because `--max-bandwidth` permits no data for the guest; the flow is in
+    /// [`Net::parked`](crate::ctx::Net::parked).
+    held_back: bool,
     timer: Timer,
 }
 
 impl<S> PendingQuery<S> {
-    /// Returns the time at which the next resolver is queried or, at [`GIVE_UP`], the query fails.
+    /// Returns the time at which the next resolver is queried or, at the end of [`GIVE_UP`], the query fails.
     fn deadline(&self) -> Instant {
         (self.sent + SILENCE).min(self.began + GIVE_UP)
     }
@@ -121,6 +126,11 @@ impl<S> Forwarder<S> {
         self.pending.len()
     }
 
+    /// Returns true if the query `flow` is pending.
+    pub(crate) fn contains(&self, flow: FlowId) -> bool {
+        self.pending.get(flow.index, flow.generation).is_some()
+    }
+
     /// Handles a UDP datagram from the guest, or a super-frame of several, to port 53 of the forwarder's address.
     pub fn handle_query<H: Host<Socket = S>, T: Transmit>(
         &mut self,
@@ -152,13 +162,18 @@ impl<S> Forwarder<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) {
         for _ in 0..BURST {
-            let Some(socket) = self
-                .pending
-                .get_mut(flow.index, flow.generation)
-                .and_then(|pending| pending.socket.as_mut())
-            else {
+            let Some(pending) = self.pending.get_mut(flow.index, flow.generation) else {
                 return;
             };
+            let Some(socket) = pending.socket.as_mut().filter(|_| !pending.held_back) else {
+                return;
+            };
+            if ctx.net.throttle.down(ctx.now) == 0 {
+                ctx.net.counters.held_back += 1;
+                pending.held_back = true;
+                ctx.net.parked.push(flow);
+                return;
+            }
             let into = [VolatileSlice::from(&mut self.buffer[..])];
             let failed = match ctx.host.udp_receive(socket, &into) {
                 Ok(received) => {
@@ -179,10 +194,17 @@ impl<S> Forwarder<S> {
         ctx.net.ready.push_back(flow);
     }
 
-    /// Continues to receive from the socket of a query that had more than `BURST` datagrams in one turn.
+    /// Continues to receive from the socket of a query that had more than `BURST` datagrams in one turn, or whose
+    /// response had to wait because of `--max-bandwidth`.
     pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        let Some(pending) = self.pending.get_mut(flow.index, flow.generation) else {
+            return;
+        };
+        pending.held_back = false;
+        // An event that was reported meanwhile may have been an error.
         let ready = Readiness {
             readable: true,
+            error: true,
             ..Readiness::default()
         };
         self.handle_socket(flow, ready, ctx);
@@ -203,6 +225,10 @@ impl<S> Forwarder<S> {
             ctx.net.timers.arm(&mut pending.timer, flow, deadline);
         } else if ctx.now >= pending.began + GIVE_UP {
             self.fail(flow.index, ctx);
+        } else if pending.held_back {
+            // The response may be in the socket already.
+            let next = (ctx.now + SILENCE).min(pending.began + GIVE_UP);
+            ctx.net.timers.arm(&mut pending.timer, flow, next);
         } else {
             if let Some(resolver) = pending.resolver {
                 self.resolvers.silent(resolver, pending.sent, ctx.now);
@@ -295,6 +321,7 @@ impl<S> Forwarder<S> {
             began: ctx.now,
             sent: ctx.now,
             refusals: 0,
+            held_back: false,
             timer: Timer::default(),
         });
         self.clients += 1;
@@ -468,9 +495,15 @@ impl<S> Forwarder<S> {
     }
 }
 
-/// Sends the response to each client, with that client's id and letter case, which are written into `answer`.
+/// Sends the response to each client that the bandwidth limit admits, with that client's id and letter case, which are
+/// written into `answer`.
 fn reply<S, H, T: Transmit>(pending: &PendingQuery<S>, answer: &mut [u8], ctx: &mut Ctx<'_, H, T>) {
-    for client in pending.clients.iter() {
+    for (place, client) in pending.clients.iter().enumerate() {
+        // Many clients may exceed `--max-bandwidth` by no more than one large datagram does; the others retransmit.
+        if place * answer.len() > BUFFER && ctx.net.throttle.down(ctx.now) == 0 {
+            ctx.net.counters.dns_dropped += (pending.clients.len() - place) as u64;
+            return;
+        }
         client.address(answer, &pending.query);
         emit(ctx, client.server, client.guest, answer);
     }

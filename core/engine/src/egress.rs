@@ -199,12 +199,24 @@ impl Egress {
 
     /// Renews the learned addresses in `addresses`, to which this worker's flows lead.
     pub fn keep(&mut self, addresses: impl Iterator<Item = IpAddr>, now: Instant) {
+        // There may be a hundred thousand flows and a thousand rules: each flow is looked at once, each name is locked
+        // once, and most flows lead to few addresses.
+        let mut names = self
+            .entries
+            .iter()
+            .filter_map(|entry| entry.name.as_ref())
+            .peekable();
+        if names.peek().is_none() {
+            self.sweep = None;
+            return;
+        }
+        let mut addresses: Vec<IpAddr> = addresses.collect();
+        addresses.sort_unstable();
+        addresses.dedup();
         let mut is_in_use = false;
-        for address in addresses {
-            for name in self.entries.iter().filter_map(|entry| entry.name.as_ref()) {
-                let renewal = name.renew(address, now);
-                is_in_use |= renewal == Renewal::Renewed;
-            }
+        for name in names {
+            let renewal = name.renew_all(&addresses, now);
+            is_in_use |= renewal == Renewal::Renewed;
         }
         self.sweep = is_in_use.then(|| now + SWEEP);
     }

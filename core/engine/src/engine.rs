@@ -154,6 +154,7 @@ impl<H: Host> Engine<H> {
     ) {
         let (protocols, ctx) = &mut self.split(link, host, now);
         protocols.finish(gathered, ctx);
+        ctx.net.throttle.settle(now);
         protocols.trim_parked(ctx.net);
         link.flush();
     }
@@ -282,6 +283,7 @@ impl<H: Host> Engine<H> {
         net.current_flow = about;
         let ctx = &mut Ctx { host, link, net, now };
         let completion = ctx.catch_panic(|ctx| handle(reassembly, protocols, ctx));
+        ctx.net.throttle.settle(now);
         if ctx.net.reclaimed > 0 {
             protocols.evict_reclaimed(ctx);
         }
@@ -455,12 +457,13 @@ impl<S> ProtocolHandlers<S> {
         if net.parked.len() <= 2 * net.flows as usize + 64 {
             return;
         }
-        let Self { tcp, udp, icmp, .. } = self;
+        let Self { tcp, udp, icmp, dns } = self;
         net.parked.retain(|flow| match flow.kind {
             Kind::Tcp => tcp.contains(*flow),
             Kind::Udp => udp.contains(*flow),
             Kind::Icmp => icmp.contains(*flow),
-            Kind::Dns | Kind::Listener | Kind::Edge => true,
+            Kind::Dns => dns.contains(*flow),
+            Kind::Listener | Kind::Edge => true,
         });
     }
 

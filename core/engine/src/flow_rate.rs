@@ -23,8 +23,8 @@ pub enum Admission {
 pub enum FlowOpener {
     /// The guest.
     Guest,
-    /// A client of a published port. Clients may use three fourths of the burst, so that a flood of them leaves the guest's own
-    /// flows the rest.
+    /// A client of a published port. Clients may use three fourths of the burst, so that a flood of them leaves the guest's
+    /// own flows the rest; at a rate of one flow a second both have the same burst.
     Client,
 }
 

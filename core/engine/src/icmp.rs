@@ -356,7 +356,8 @@ impl<S> Icmp<S> {
         ctx.host.ping_send(socket, remote, meta, icmp.seq, data)
     }
 
-    /// Reads replies and errors from the host socket until it is empty, the quantum is used up, or the link is full.
+    /// Reads replies and errors from the host socket until it is empty, the quantum is used up, the link is full,
+    /// or `--max-bandwidth` permits no reply now.
     fn serve<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         let index = flow.index;
         if self.echoes.at(index).troubled {
@@ -364,7 +365,9 @@ impl<S> Icmp<S> {
         }
         let mut quantum = QUANTUM;
         while quantum > 0 {
-            if ctx.link.reserve(1, 0, 0).is_none() {
+            let is_held_back = ctx.net.throttle.down(ctx.now) == 0;
+            ctx.net.counters.held_back += u64::from(is_held_back);
+            if is_held_back || ctx.link.reserve(1, 0, 0).is_none() {
                 self.echoes.at_mut(index).queued = true;
                 ctx.net.parked.push(flow);
                 return;
@@ -529,7 +532,11 @@ fn emit_reply<T: Transmit>(
     let mut block = ArrayVec::<u8, 128>::new();
     let head = emit::ip(net.ether(), ip, protocol, len);
     block.extend(head.bytes().iter().chain(&header).copied());
-    udp_emit::count(net, link.send(Offload::NONE, &block, data))
+    udp_emit::count(
+        net,
+        block.len() + data.len(),
+        link.send(Offload::NONE, &block, data),
+    )
 }
 
 /// Time after the last use until an echo id is closed (RFC 5508 REQ-2: not below 60 s).

@@ -9,6 +9,7 @@
 //! burst, in the order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
 
 mod connection;
+mod dns;
 mod down;
 mod enforce;
 mod flush;
@@ -89,6 +90,8 @@ enum Ended {
 pub struct Tcp<S> {
     connections: Slab<Connection<S>>,
     table: ConnectionTable,
+    /// Connections to the DNS forwarder that have a host socket.
+    dns: Vec<FlowId>,
     /// Slots of connections with pending work.
     dirty: Vec<u32>,
     /// Connections in TIME-WAIT, oldest first; some of them may have been removed.
@@ -132,6 +135,7 @@ impl<S> Tcp<S> {
         Self {
             connections: Slab::default(),
             table: ConnectionTable::new(Secret::new(random)),
+            dns: Vec::new(),
             dirty: Vec::new(),
             waiting: VecDeque::new(),
             next_waiting: 0,
@@ -168,6 +172,7 @@ impl<S> Tcp<S> {
                 return;
             }
             if opens {
+                self.make_room_for_dns(&key, burst, ctx);
                 self.open(key, frame, ip, segment, dns, ctx);
             } else if !segment.flags.has(Flags::RST) {
                 ctx.net.counters.tcp_unknown += 1;
@@ -200,6 +205,8 @@ impl<S> Tcp<S> {
             }
             Verdict::Reopened => {
                 self.remove(index, ctx);
+                // In TIME_WAIT it did not count as a connection to the forwarder.
+                self.make_room_for_dns(&key, burst, ctx);
                 self.open(key, frame, ip, segment, dns, ctx);
             }
         }
@@ -303,6 +310,10 @@ impl<S> Tcp<S> {
                 }
             }
             TcpState::Open => {
+                if connection.dns_deadline().is_some_and(|at| ctx.now >= at) {
+                    ctx.net.counters.dns_streams_closed += 1;
+                    return self.close(flow, ctx);
+                }
                 let served = match connection.down.recovery.retry {
                     Some(_) => connection.retry(flow, ctx),
                     None => self.handle_idle(flow, ctx),
@@ -403,11 +414,13 @@ impl<S> Tcp<S> {
                 }
                 if connection.active_close {
                     connection.release(ctx.net);
+                    connection.up.queries = None;
                     connection.state = TcpState::TimeWait {
                         until: ctx.now + TIME_WAIT,
                     };
                     connection.arm(id, ctx);
                     self.waiting.push_back(id);
+                    self.strike_dns(index);
                     if self.waiting.len() > MOST_WAITING {
                         self.evict_time_wait(ctx);
                     }
@@ -445,7 +458,9 @@ impl<S> Tcp<S> {
         connection.state = TcpState::Failed;
         connection.release(ctx.net);
         ctx.net.timers.disarm(&mut connection.timer);
+        connection.up.queries = None;
         connection.park(id, ctx.net);
+        self.strike_dns(index);
     }
 
     /// Returns the flow id of the connection in the slot `index`.
@@ -504,6 +519,9 @@ impl<S> Tcp<S> {
     fn replace<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let mut connection = self.connections.remove(index);
         self.half_closed.remove(&mut connection, index);
+        if connection.up.queries.is_some() {
+            self.strike_dns(index);
+        }
         self.table.remove(&connection.key, index);
         ctx.net.timers.disarm(&mut connection.timer);
         connection.release(ctx.net);

@@ -15,9 +15,9 @@ use crate::link::TransmitError;
 /// The result of passing a packet for the guest to the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emitted {
-    /// It has accepted the packet, with all fragments.
+    /// The link has accepted the packet, with all fragments.
     Accepted,
-    /// It has refused the packet or a fragment.
+    /// The link has refused the packet or a fragment.
     Refused,
 }
 
@@ -49,7 +49,8 @@ pub fn datagram<T: Transmit>(
             checksum: head.checksum,
             segmentation: Segmentation::Whole,
         };
-        count(net, link.send(offload, head.bytes(), payload))
+        let sent = link.send(offload, head.bytes(), payload);
+        count(net, head.bytes().len() + payload.len(), sent)
     } else {
         let header = complete_header(from, to, payload);
         let ip = ip(net, from.ip(), to.ip(), meta);
@@ -128,7 +129,11 @@ pub(crate) fn in_fragments<T: Transmit>(
         let mut block = arrayvec::ArrayVec::<u8, 160>::new();
         block.extend(head.bytes().iter().chain(upper).copied());
         // If one fragment is lost, the others are useless.
-        let emitted = count(net, link.send(Offload::NONE, &block, piece));
+        let emitted = count(
+            net,
+            block.len() + piece.len(),
+            link.send(Offload::NONE, &block, piece),
+        );
         if emitted == Emitted::Refused || later.is_empty() {
             return emitted;
         }
@@ -155,11 +160,12 @@ fn complete_header(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> [u8; UDP
     header
 }
 
-/// Counts a frame that was passed to the link.
-pub(crate) fn count(net: &mut Net, sent: Result<(), TransmitError>) -> Emitted {
+/// Counts a frame of `len` bytes that was passed to the link, also against `--max-bandwidth`.
+pub(crate) fn count(net: &mut Net, len: usize, sent: Result<(), TransmitError>) -> Emitted {
     match sent {
         Ok(()) => {
             net.counters.frames_down += 1;
+            net.throttle.sent_down(len);
             Emitted::Accepted
         }
         Err(TransmitError::Full | TransmitError::Rejected) => {

@@ -9,13 +9,17 @@
 //! Times are durations since a moment that the caller chooses, such as the start of the process.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+mod accounts;
+#[cfg(test)]
+mod limit_tests;
 pub mod message;
 #[cfg(test)]
 mod tests;
 
+use accounts::{Accounts, Entry};
 use message::{Message, Query, Record, SourceChange};
 
 use crate::rule::parse::unreachable;
@@ -27,12 +31,26 @@ pub struct Querier {
     /// True if queries can be sent because the interface has an address of the family.
     can_send: bool,
     role: QuerierRole,
-    groups: BTreeMap<IpAddr, GroupTimers>,
+    groups: BTreeMap<IpAddr, GroupState>,
+    accounts: Accounts,
     /// Group-specific and group-and-source-specific queries that have not been sent yet, each with the time at which it
     /// is due.
     pending_queries: Vec<(Duration, Query)>,
     /// Groups whose source filter has changed since [`Querier::next_change`] returned it.
     changed: BTreeSet<IpAddr>,
+    /// Removed groups, which [`Querier::next_change`] returns before others: the supervisor, which has the same limit on
+    /// groups, has room for a new group after the removal of another one.
+    removed: BTreeSet<IpAddr>,
+    limits: LimitCounts,
+}
+
+/// Numbers of reports that the limit on groups has concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitCounts {
+    /// Reports of new groups that were ignored.
+    pub ignored: u64,
+    /// Groups that were removed for a group of a host with fewer groups.
+    pub evicted: u64,
 }
 
 /// Role of this router in the querier election (RFC 3376 section 6.6.2).
@@ -47,10 +65,33 @@ enum QuerierRole {
 
 /// Expiry times of the memberships of one group: for any sender, and for single senders. Zero means that there is no
 /// such membership.
-#[derive(Debug, Default)]
-struct GroupTimers {
+#[derive(Debug)]
+struct GroupState {
     any_until: Duration,
     sources: BTreeMap<IpAddr, Duration>,
+    account: Entry,
+    /// [`Querier::next_change`] has returned the group, so its removal has to be reported, too.
+    is_reported: bool,
+}
+
+impl GroupState {
+    const fn new(account: Entry) -> Self {
+        Self {
+            any_until: Duration::ZERO,
+            sources: BTreeMap::new(),
+            account,
+            is_reported: false,
+        }
+    }
+}
+
+/// Decision about a report of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admission {
+    /// The group is in the table.
+    Admitted,
+    /// The table is full, and the host has as many groups as others.
+    Ignored,
 }
 
 /// The source filter of a group on an interface: the senders whose datagrams the interface's hosts have joined for.
@@ -74,8 +115,11 @@ impl Querier {
                 startup_queries: ROBUSTNESS,
             },
             groups: BTreeMap::new(),
+            accounts: Accounts::default(),
             pending_queries: Vec::new(),
             changed: BTreeSet::new(),
+            removed: BTreeSet::new(),
+            limits: LimitCounts::default(),
         }
     }
 
@@ -96,7 +140,16 @@ impl Querier {
     /// Adds a membership that the querier's predecessor, before a restart of the process, has reported to the
     /// supervisor. It expires at `until` unless a host reports it before. It is not reported to the supervisor again.
     pub fn restore(&mut self, group: IpAddr, filter: SourceFilter, until: Duration) {
-        let restored = self.groups.entry(group).or_default();
+        // The reporter is not known. A report of the group moves it to the account of the host, unless that host has as many
+        // groups.
+        let accounts = &mut self.accounts;
+        let unknown = match group {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let new = || GroupState::new(accounts.add(unknown, group));
+        let restored = self.groups.entry(group).or_insert_with(new);
+        restored.is_reported = true;
         match filter {
             SourceFilter::Any => restored.any_until = until,
             SourceFilter::Sources(sources) => {
@@ -107,13 +160,14 @@ impl Querier {
         }
     }
 
-    /// Handles a host's report or another router's query. Memberships beyond the limits on groups and sources are
-    /// ignored.
+    /// Handles a host's report or another router's query. If the number of groups has reached its limit, a new group
+    /// replaces the newest one of the host that has reported the most groups, or is ignored if its host has as many.
+    /// Senders beyond the limit are ignored.
     pub fn handle(&mut self, message: Message, now: Duration) {
         match message {
-            Message::Reports(records) => {
+            Message::Reports { from, records } => {
                 for record in records {
-                    self.handle_record(record, now);
+                    self.handle_record(record, from, now);
                 }
             }
             Message::Query { from, group, sources } => self.handle_query(from, group, &sources, now),
@@ -180,8 +234,12 @@ impl Querier {
     /// Returns a group whose source filter has changed, with the current filter, and removes the group from the list of
     /// changes.
     pub fn next_change(&mut self) -> Option<(IpAddr, SourceFilter)> {
-        let group = self.changed.pop_first()?;
-        let filter = match self.groups.get(&group) {
+        let group = self.removed.pop_first().or_else(|| self.changed.pop_first())?;
+        let found = self.groups.get_mut(&group).map(|found| {
+            found.is_reported = true;
+            &*found
+        });
+        let filter = match found {
             None => SourceFilter::Sources(Vec::new()),
             Some(found) if !found.any_until.is_zero() => SourceFilter::Any,
             Some(found) => SourceFilter::Sources(found.sources.keys().copied().collect()),
@@ -191,17 +249,25 @@ impl Querier {
 
     /// Adds a group to the list of changes again, because reporting its filter to the supervisor failed.
     pub fn retry_change(&mut self, group: IpAddr) {
-        self.changed.insert(group);
+        match self.groups.contains_key(&group) {
+            true => self.changed.insert(group),
+            false => self.removed.insert(group),
+        };
+    }
+
+    /// Returns the numbers of ignored reports and evicted groups since this function was called last.
+    pub fn take_limit_counts(&mut self) -> LimitCounts {
+        std::mem::take(&mut self.limits)
     }
 
     /// Returns true if the source filter of a group has changed, so that [`Querier::next_change`] returns a group.
     #[must_use]
     pub fn has_changes(&self) -> bool {
-        !self.changed.is_empty()
+        !self.changed.is_empty() || !self.removed.is_empty()
     }
 
     fn expire(&mut self, now: Duration) {
-        let changed = &mut self.changed;
+        let (changed, removed, accounts) = (&mut self.changed, &mut self.removed, &mut self.accounts);
         self.groups.retain(|address, group| {
             let count = group.sources.len();
             group.sources.retain(|_, until| *until > now);
@@ -214,28 +280,70 @@ impl Querier {
             if is_any != has_any || (!is_any && group.sources.len() != count) {
                 changed.insert(*address);
             }
-            is_any || !group.sources.is_empty()
+            let remains = is_any || !group.sources.is_empty();
+            if !remains {
+                accounts.remove(group.account);
+                changed.remove(address);
+                if group.is_reported {
+                    removed.insert(*address);
+                }
+            }
+            remains
         });
     }
 
-    /// Returns true if the number of groups has reached its limit and `group` is not one of them. Groups whose removal
-    /// has not been reported count too, because the supervisor, which has the same limit, still has them.
-    fn is_full_for(&self, group: IpAddr) -> bool {
-        let is_removed = |group: &&IpAddr| !self.groups.contains_key(*group);
-        !self.groups.contains_key(&group)
-            && !self.changed.contains(&group)
-            && (self.groups.len() >= MAX_GROUPS
-                || self.groups.len() + self.changed.iter().filter(is_removed).count() >= MAX_GROUPS)
+    /// Makes room for a group that a host has reported, and adds it to the table and to the account of the host.
+    fn admit(&mut self, group: IpAddr, from: IpAddr) -> Admission {
+        if let Some(found) = self.groups.get_mut(&group) {
+            self.accounts.share(&mut found.account, from, group);
+            return Admission::Admitted;
+        }
+        if self.groups.len() >= MAX_GROUPS {
+            let Some(newest) = self.accounts.evictable_for(from) else {
+                self.limits.ignored += 1;
+                return Admission::Ignored;
+            };
+            self.limits.evicted += 1;
+            self.remove(newest);
+        }
+        let account = self.accounts.add(from, group);
+        self.groups.insert(group, GroupState::new(account));
+        // If the removal of the same group is not reported yet, its new filter replaces the old one.
+        if self.removed.remove(&group)
+            && let Some(found) = self.groups.get_mut(&group)
+        {
+            found.is_reported = true;
+        }
+        Admission::Admitted
     }
 
-    fn handle_record(&mut self, record: Record, now: Duration) {
+    /// Removes a group that has not expired.
+    fn remove(&mut self, group: IpAddr) {
+        let Some(state) = self.groups.remove(&group) else {
+            return;
+        };
+        self.accounts.remove(state.account);
+        self.changed.remove(&group);
+        self.pending_queries
+            .retain(|(_, query)| query.group != Some(group));
+        if state.is_reported {
+            self.removed.insert(group);
+        }
+    }
+
+    fn handle_record(&mut self, record: Record, from: IpAddr, now: Duration) {
         let Record { group, change } = record;
-        if !is_routable(group) || group.is_ipv4() != self.address.is_ipv4() || self.is_full_for(group) {
+        if !is_routable(group) || group.is_ipv4() != self.address.is_ipv4() {
             return;
         }
         match change {
             SourceChange::Any => {
-                let found = self.groups.entry(group).or_default();
+                if self.admit(group, from) == Admission::Ignored {
+                    return;
+                }
+                let Some(found) = self.groups.get_mut(&group) else {
+                    return;
+                };
                 if found.any_until <= now {
                     self.changed.insert(group);
                 }
@@ -244,7 +352,13 @@ impl Querier {
                 self.pending_queries
                     .retain(|(_, query)| query.group != Some(group));
             }
-            SourceChange::Include { sources, exclusive } => self.include(group, &sources, exclusive, now),
+            SourceChange::Include { sources, exclusive } => {
+                let adds_one = sources.iter().any(|source| is_source_for(*source, group));
+                if adds_one && self.admit(group, from) == Admission::Ignored {
+                    return;
+                }
+                self.include(group, &sources, exclusive, now);
+            }
             SourceChange::Block(sources) => self.block(group, &sources, now),
         }
     }
@@ -255,10 +369,9 @@ impl Querier {
         let until = now + GROUP_MEMBERSHIP_INTERVAL;
         let can_schedule_query = self.can_schedule_query();
         let valid = sources.iter().filter(|source| is_source_for(**source, group));
-        if sources.is_empty() && !self.groups.contains_key(&group) {
+        let Some(found) = self.groups.get_mut(&group) else {
             return;
-        }
-        let found = self.groups.entry(group).or_default();
+        };
         for source in valid {
             if found.sources.len() >= MAX_SOURCES && !found.sources.contains_key(source) {
                 continue;

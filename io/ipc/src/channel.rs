@@ -1,4 +1,4 @@
-//! A typed channel between two processes, over a SOCK_SEQPACKET socket.
+//! Typed channel between two processes, over a `SOCK_SEQPACKET` socket.
 
 use std::io;
 use std::marker::PhantomData;
@@ -11,22 +11,22 @@ use crate::descriptor::Descriptor;
 use crate::message::{ChannelMessage, decode, encode};
 use crate::outbox::{Outbox, OutboxOverflow};
 
-/// A socket over which messages of type `S` are sent and messages of type `R` received. No function waits.
+/// Channel over which messages of type `S` are sent and messages of type `R` are received. No function blocks.
 #[derive(Debug)]
 pub struct Channel<S, R> {
     socket: OwnedFd,
     outbox: Outbox<S>,
-    /// Allocated by the first receive.
+    /// Buffer for a received message, allocated by the first receive.
     buffer: Vec<u8>,
     receives: PhantomData<fn() -> R>,
 }
 
 impl<S: ChannelMessage, R: ChannelMessage> Channel<S, R> {
-    /// Takes a `SOCK_SEQPACKET` socket, and makes it non-blocking. `capacity` is the limit on queued messages: at least the
-    /// number that [`Self::send`] is called with at once.
+    /// Wraps a `SOCK_SEQPACKET` socket, and makes it non-blocking. `capacity` is the limit on queued messages; it must be
+    /// at least the number of messages that are sent without a flush between them.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses fcntl(2).
     pub fn new(socket: OwnedFd, capacity: usize) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self {
@@ -37,10 +37,10 @@ impl<S: ChannelMessage, R: ChannelMessage> Channel<S, R> {
         })
     }
 
-    /// Returns another end at the same socket, with an empty queue without room: it sends by [`Self::try_send`] only.
+    /// Returns another channel over the same socket. Its queue has no room: it sends by [`Self::try_send`] only.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// No free descriptor.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             socket: self.socket.try_clone()?,
@@ -50,13 +50,13 @@ impl<S: ChannelMessage, R: ChannelMessage> Channel<S, R> {
         })
     }
 
-    /// Sends a message, or queues it. Messages to a process that has exited are dropped: its successor receives the whole
-    /// state.
+    /// Sends a message, or queues it. Messages to a process that has exited are dropped, because its successor receives the
+    /// whole state.
     ///
     /// # Errors
-    /// The queue is full. Returned once; later messages are dropped.
+    /// The queue is full. The error is returned once; later messages are dropped.
     pub fn send(&mut self, message: S) -> Result<(), OutboxOverflow> {
-        // Messages that wait are sent when the socket has room or the time of the next attempt has come, and not earlier.
+        // Queued messages are sent only when the socket has room or the time of the next attempt has come.
         let idle = self.outbox.is_empty();
         self.outbox.push(message)?;
         if idle {
@@ -65,38 +65,41 @@ impl<S: ChannelMessage, R: ChannelMessage> Channel<S, R> {
         Ok(())
     }
 
-    /// Sends queued messages as far as there is room.
+    /// Sends queued messages until the socket has no more room.
     pub fn flush(&mut self, now: Instant) {
         let socket = &self.socket;
         self.outbox.flush(now, |message| send(socket, message));
     }
 
-    /// Sends a message now, without regard to queued ones.
+    /// Sends a message immediately, before queued ones.
     ///
     /// # Errors
-    /// `WouldBlock`: there is no room. `InvalidInput`: the message is too long, or has too many descriptors. The kernel's.
+    /// `WouldBlock` if the socket has no room; `InvalidInput` if the message is too long or has too many descriptors;
+    /// otherwise the error of sendmsg(2).
     pub fn try_send(&self, message: &S) -> io::Result<()> {
         send(&self.socket, message)
     }
 
-    /// Returns true if messages wait for room: until the socket is writable.
+    /// Returns true if queued messages wait until the socket is writable.
     #[must_use]
     pub fn wants_room(&self) -> bool {
         self.outbox.wants_room()
     }
 
-    /// Returns the time at which to call [`Self::flush`], if queued messages wait for something else than room.
+    /// Returns the time at which to call [`Self::flush`], if queued messages wait for something other than room in the
+    /// socket.
     #[must_use]
     pub fn retry_at(&self) -> Option<Instant> {
         self.outbox.retry_at()
     }
 
-    /// Receives a message; `None` if the other end is closed. A message that the other process sent before it exited is
-    /// received: if that process left messages unread, the kernel returns ECONNRESET once before them (unix(7)), which is
-    /// skipped.
+    /// Receives a message; returns `None` if the other end is closed. Messages that the other process sent before it exited
+    /// are received: if that process left messages unread, the kernel returns ECONNRESET once before them (unix(7)), which
+    /// is skipped.
     ///
     /// # Errors
-    /// `InvalidData`: the message is refused, and the next one can be received. `WouldBlock`. The kernel's.
+    /// `InvalidData` if the message is refused; the next one can be received. `WouldBlock` if there is no message.
+    /// Otherwise the error of recvmsg(2).
     pub fn receive(&mut self) -> io::Result<Option<R>> {
         self.buffer.resize(R::MAX_LEN, 0);
         let received = match seqpacket::receive_what_fits(&self.socket, &mut self.buffer) {
@@ -114,7 +117,7 @@ impl<S: ChannelMessage, R: ChannelMessage> Channel<S, R> {
 }
 
 impl<S, R> Channel<S, R> {
-    /// Closes the connection, which the other process notices even if copies of this socket are open.
+    /// Shuts the connection down, which the other process detects even if copies of this socket are open.
     pub fn shutdown(&self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
@@ -128,7 +131,7 @@ impl<S, R> AsFd for Channel<S, R> {
 
 fn send<S: ChannelMessage>(socket: &OwnedFd, message: &S) -> io::Result<()> {
     let bytes = encode(message)?;
-    // The receiver assigns descriptors by their order, so that none may be missing in between.
+    // The receiver assigns descriptors by their order, so none may be missing between others.
     let descriptors = message.descriptors().into_iter().map(Descriptor::borrow);
     let descriptors = descriptors
         .collect::<Option<Vec<_>>>()

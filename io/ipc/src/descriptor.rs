@@ -1,12 +1,12 @@
-//! Descriptors that are passed with a message (SCM_RIGHTS).
+//! File descriptors that are passed with a message (SCM_RIGHTS).
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A descriptor that belongs to a message and is shared by all copies of it. In the text of the message it is `null`: the
-/// descriptor itself is passed with SCM_RIGHTS. It is empty if the receiving process had no free number for it.
+/// File descriptor that is part of a message and is shared by all copies of the message. In the text of the message it is
+/// `null`: the descriptor is passed with SCM_RIGHTS. It is empty if the receiving process had no free descriptor for it.
 #[derive(Clone, Debug, Default)]
 pub struct Descriptor(Option<Arc<OwnedFd>>);
 

@@ -1,4 +1,4 @@
-//! Encodes and decodes messages between processes.
+//! Encoding and decoding of messages between processes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,13 +8,13 @@ use serde::de::DeserializeOwned;
 
 use crate::Descriptor;
 
-/// A message of one kind of worker or to it.
+/// Message between a supervisor and one kind of worker process.
 pub trait ChannelMessage: Serialize + DeserializeOwned {
-    /// Limit on the bytes of a message.
+    /// Limit on the size of a message in bytes.
     const MAX_LEN: usize;
 
     /// True if some messages replace older ones that have not been sent. Otherwise [`Self::replaces`] is not called, which
-    /// takes time in proportion to the messages that wait.
+    /// takes time proportional to the number of queued messages.
     const REPLACES: bool = false;
 
     /// Returns the descriptors of the message, in the order in which they are sent.
@@ -22,45 +22,46 @@ pub trait ChannelMessage: Serialize + DeserializeOwned {
         Vec::new()
     }
 
-    /// As [`Self::descriptors`], to be set when the message is received.
+    /// Returns the descriptors of the message, to be set when the message is received, in the order of
+    /// [`Self::descriptors`].
     fn descriptors_mut(&mut self) -> Vec<&mut Descriptor> {
         Vec::new()
     }
 
-    /// Returns true if the message can be received although the receiving process has no free number for its last
-    /// descriptors.
+    /// Returns true if the message can be received even though the receiving process has no free descriptor for the last
+    /// descriptors of the message.
     fn may_lack_descriptors(&self) -> bool {
         false
     }
 
-    /// Returns true unless a value is outside its limits. Called for received messages.
+    /// Returns true if all values of a received message are within their limits.
     fn is_valid(&self) -> bool {
         true
     }
 
-    /// Returns true if this message makes `older` obsolete, which has not been sent yet.
+    /// Returns true if this message makes the queued message `older` obsolete.
     fn replaces(&self, _older: &Self) -> bool {
         false
     }
 
-    /// Returns true if this message may be sent before older ones that wait for a descriptor.
+    /// Returns true if this message may be sent before older messages that cannot be sent because of their descriptors.
     fn may_overtake(&self) -> bool {
         false
     }
 }
 
-/// A message of a worker process to its supervisor, some of which are about the process itself.
+/// Message of a worker process to its supervisor; some are about the state of the process itself.
 pub trait ProcessReport: ChannelMessage {
-    /// Limit on the bytes of the text of an error.
+    /// Limit on the text of an error in bytes.
     const MAX_ERROR: usize;
 
     /// Returns the report that the process exits because of an error with this text.
     fn failure(text: String) -> Self;
 
-    /// Separates reports about the process itself from others.
+    /// Distinguishes reports about the state of the process itself from others.
     fn classify(self) -> ReportKind<Self>;
 
-    /// Returns the report of an error, whose text is cut to [`Self::MAX_ERROR`] bytes.
+    /// Returns the report of an error, whose text is truncated to [`Self::MAX_ERROR`] bytes.
     fn failed(error: &io::Error) -> Self {
         let mut text = error.to_string();
         text.truncate(text.floor_char_boundary(Self::MAX_ERROR));
@@ -68,21 +69,21 @@ pub trait ProcessReport: ChannelMessage {
     }
 }
 
-/// A report by its subject.
+/// Report of a worker process, by its subject.
 #[derive(Debug)]
 pub enum ReportKind<R> {
     /// The process is ready: it has entered the sandbox, and its loop runs.
     Ready,
     /// The process exits because of this error.
     Failed(String),
-    /// A report about something else than the process.
+    /// The report is not about the state of the process.
     Other(R),
 }
 
 /// Encodes a message, without its descriptors.
 ///
 /// # Errors
-/// `InvalidInput`: it is longer than its limit.
+/// `InvalidInput` if the message exceeds [`ChannelMessage::MAX_LEN`].
 pub fn encode<M: ChannelMessage>(message: &M) -> io::Result<Vec<u8>> {
     let bytes = serde_json::to_vec(message).map_err(|error| invalid_input(&error.to_string()))?;
     match bytes.len() {
@@ -94,17 +95,18 @@ pub fn encode<M: ChannelMessage>(message: &M) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Decodes a message and gives it the descriptors that were received with it.
+/// Decodes a message and sets its descriptors to those that were received with it.
 ///
 /// # Errors
-/// `InvalidData`: the bytes are not a message, a value is outside its limits, or the number of descriptors is not the
-/// message's. All descriptors are closed then.
+/// `InvalidData` if the bytes are not a message, a value is outside its limits, or the number of descriptors is not that of
+/// the message; all descriptors are closed then.
 pub fn decode<M: ChannelMessage>(bytes: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<M> {
     if bytes.len() > M::MAX_LEN {
         return Err(invalid_data(bytes, "too long"));
     }
     let mut message: M = serde_json::from_slice(bytes).map_err(|error| {
-        // It quotes parts of the message, which may come from a less trusted process and be as long as a message.
+        // The decoder's error quotes parts of the message, which may come from a less trusted process and be as long as a
+        // message.
         let text: String = error.to_string().chars().take(MAX_QUOTED).collect();
         invalid_data(bytes, &text.escape_debug().to_string())
     })?;
@@ -124,7 +126,7 @@ pub fn decode<M: ChannelMessage>(bytes: &[u8], descriptors: Vec<OwnedFd>) -> io:
     }
 }
 
-/// Characters of the decoder's error that are shown.
+/// Limit on the characters of the decoder's error that are kept.
 const MAX_QUOTED: usize = 200;
 
 fn invalid_input(why: &str) -> io::Error {

@@ -1,4 +1,4 @@
-//! Messages that wait for room in a socket.
+//! Queue of messages that wait for room in a socket.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,7 +7,8 @@ use std::time::Instant;
 use crate::ChannelMessage;
 use crate::send_error::{RETRY_DELAY, SendError};
 
-/// Unsent messages in order, and the time of the next attempt if a send failed for another reason than a full socket buffer.
+/// Queue of unsent messages, and the time of the next attempt if a send failed for a reason other than a full socket
+/// buffer.
 #[derive(Debug)]
 pub(crate) struct Outbox<S> {
     unsent: VecDeque<S>,
@@ -16,8 +17,8 @@ pub(crate) struct Outbox<S> {
     retry_at: Option<Instant>,
 }
 
-/// The limit on queued messages was reached, and all of them were dropped: the process does not have the whole state any more
-/// and has to be restarted.
+/// Error of a full queue: the limit on queued messages was reached, and all of them were dropped. The receiving process no
+/// longer has the whole state and has to be restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutboxOverflow;
 
@@ -31,10 +32,10 @@ impl<S: ChannelMessage> Outbox<S> {
         }
     }
 
-    /// Appends a message, and removes older ones that it replaces. After an overflow, messages are dropped.
+    /// Appends a message, and removes older messages that it replaces. After an overflow, messages are dropped.
     ///
     /// # Errors
-    /// The limit is reached. Returned once.
+    /// The limit is reached. The error is returned once.
     pub(crate) fn push(&mut self, message: S) -> Result<(), OutboxOverflow> {
         if self.overflowed {
             return Ok(());
@@ -52,23 +53,24 @@ impl<S: ChannelMessage> Outbox<S> {
         Ok(())
     }
 
-    /// Returns true if no message waits.
+    /// Returns true if no message is queued.
     pub(crate) fn is_empty(&self) -> bool {
         self.unsent.is_empty()
     }
 
-    /// Returns true if messages wait for room in the socket buffer.
+    /// Returns true if queued messages wait for room in the socket buffer.
     pub(crate) fn wants_room(&self) -> bool {
         !self.unsent.is_empty() && self.retry_at.is_none()
     }
 
-    /// Returns the time of the next attempt, if messages wait for something else than room.
+    /// Returns the time of the next attempt, if queued messages wait for something other than room.
     pub(crate) fn retry_at(&self) -> Option<Instant> {
         self.retry_at
     }
 
-    /// Sends as many messages as possible. The user's other processes can have so many descriptors in flight that the kernel
-    /// refuses to send another (`ETOOMANYREFS`): a message with descriptors then waits, and state messages overtake it.
+    /// Sends queued messages by `send` until one cannot be sent. If the user's other processes have so many descriptors in
+    /// flight that the kernel refuses to send another (`ETOOMANYREFS`), a message with descriptors stays queued, and
+    /// messages for which [`ChannelMessage::may_overtake`] is true are sent before it.
     pub(crate) fn flush(&mut self, now: Instant, send: impl Fn(&S) -> io::Result<()>) {
         if self.retry_at.is_some_and(|retry_at| now < retry_at) {
             return;
@@ -92,7 +94,7 @@ impl<S: ChannelMessage> Outbox<S> {
                         at += 1;
                         continue;
                     }
-                    // The successor of the process is started with the current state.
+                    // The successor of the process is started with the current state, so the message is not needed.
                     SendError::Closed => {
                         tracing::debug!(%error, "a message was dropped, as the process has exited");
                     }
@@ -111,7 +113,7 @@ mod tests {
     use super::*;
     use crate::message::tests::{TestMessage, file};
 
-    /// Flushes to a process for which every send returns `error`; returns the messages that were sent.
+    /// Flushes the queue to a process for which every send returns `error`; returns the messages that were sent.
     fn flush(outbox: &mut Outbox<TestMessage>, now: Instant, error: Option<i32>) -> Vec<TestMessage> {
         let sent = RefCell::new(Vec::new());
         outbox.flush(now, |message| match error {

@@ -1,18 +1,18 @@
-//! Classifies errors of sends to another process by their remedy.
+//! Errors of sends to another process, classified by their remedy.
 
 use std::io;
 use std::time::Duration;
 
-/// The reason why a message was not sent, by remedy.
+/// Reason why a message could not be sent, by the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendError {
-    /// The socket's buffer is full: wait until the socket is writable.
+    /// The socket's buffer is full: the sender waits until the socket is writable.
     Full,
-    /// The host is short of memory, or this user has too many descriptors in flight: retry later.
+    /// The host has no memory, or this user has too many descriptors in flight: the sender retries later.
     Temporary,
-    /// The other end is closed.
+    /// The other end of the socket is closed.
     Closed,
-    /// The message is invalid.
+    /// The message is invalid, and is dropped.
     Invalid,
 }
 
@@ -22,14 +22,14 @@ impl SendError {
         match error.raw_os_error() {
             Some(libc::EAGAIN) => Self::Full,
             Some(libc::EPIPE | libc::ECONNRESET | libc::ECONNREFUSED | libc::ENOTCONN) => Self::Closed,
-            // Without a number: refused before the system call.
+            // An error without a number was returned before the system call.
             Some(libc::EMSGSIZE | libc::EINVAL | libc::EBADF) | None => Self::Invalid,
             Some(_) => Self::Temporary,
         }
     }
 }
 
-/// The time to a retry. A shortage on the host rarely ends sooner.
+/// Delay of a retry. A lack of resources on the host rarely ends sooner.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

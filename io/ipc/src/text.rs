@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serializer};
 /// Serializes the text of a value.
 ///
 /// # Errors
-/// The serializer's.
+/// The serializer fails.
 pub fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }
@@ -17,7 +17,7 @@ pub fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<
 /// Parses the text of a value.
 ///
 /// # Errors
-/// The text is not one of the type.
+/// The text is not a value of the type.
 pub fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     parse(&String::deserialize(deserializer)?)
 }
@@ -26,22 +26,22 @@ fn parse<T: FromStr, E: serde::de::Error>(text: &str) -> Result<T, E> {
     text.parse().map_err(|_| E::custom("invalid text of a value"))
 }
 
-/// The same for a list of values.
+/// Serialization of a list of values as their texts.
 pub mod list {
     use super::{Deserialize, Deserializer, Display, FromStr, Serializer};
 
-    /// Serializes the text of each value.
+    /// Serializes the text of each value of a list.
     ///
     /// # Errors
-    /// The serializer's.
+    /// The serializer fails.
     pub fn serialize<T: Display, S: Serializer>(values: &[T], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(values.iter().map(ToString::to_string))
     }
 
-    /// Parses the text of each value.
+    /// Parses the text of each value of a list.
     ///
     /// # Errors
-    /// One of them is not a text of the type.
+    /// A text is not a value of the type.
     pub fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
         let texts = Vec::<String>::deserialize(deserializer)?;
         texts.iter().map(|text| super::parse(text)).collect()

@@ -147,7 +147,7 @@ impl VhostNet {
             return;
         };
         let bytes = receiver.take_bytes() + transmitter.take_bytes();
-        // Both are taken.
+        // Both requests are cleared, so that `|` is used and not `||`.
         let is_due = receiver.take_due() | transmitter.take_due();
         if is_due {
             self.gathered.get_or_insert(0);
@@ -230,7 +230,7 @@ impl Link for VhostNet {
     fn take_full(&mut self) -> Result<bool, Disconnected> {
         let full = match &mut self.transmitter.ring {
             Some(ring) => ring.take_full(),
-            // Both are taken.
+            // Both are cleared, so that `|` is used and not `||`.
             None => self.transmitter.tap.take_full() | std::mem::take(&mut self.room),
         };
         self.disconnected.map_or(Ok(full), Err)

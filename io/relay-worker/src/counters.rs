@@ -1,4 +1,4 @@
-//! Counters in memory that is shared with the supervisor.
+//! Counters in memory that a relay worker shares with the supervisor.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pontoon_relay::counters::{ROW_LEN, Row};
 use pontoon_sys::shared::{self, SharedWords};
 
-/// Rows of one worker, which is their only writer.
+/// Rows of counters of one relay worker, which is their only writer.
 #[derive(Debug)]
 pub struct Counters(SharedWords);
 
 impl Counters {
-    /// The number of rows.
+    /// Number of rows.
     pub const ROWS: u32 = 1 << 15;
 
-    /// Creates memory for all rows. Pages are allocated at the first write.
+    /// Creates shared memory for all rows. Its pages are allocated at the first write.
     ///
     /// # Errors
-    /// Out of descriptors or memory.
+    /// No free descriptor or no memory.
     pub fn create() -> io::Result<OwnedFd> {
         shared::create(Self::ROWS as usize * ROW_LEN)
     }
@@ -26,12 +26,12 @@ impl Counters {
     /// Maps memory that [`create`](Self::create) has made.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses mmap(2).
     pub fn map(file: impl AsFd) -> io::Result<Self> {
         SharedWords::map(file).map(Self)
     }
 
-    /// Returns a snapshot of a row; zeros for one that does not exist.
+    /// Returns a snapshot of the row `row`; zeros if it does not exist.
     #[must_use]
     pub fn read(&self, row: u32) -> Row {
         let mut values = [0; ROW_LEN];
@@ -41,14 +41,14 @@ impl Counters {
         values
     }
 
-    /// Sets a row to zero. The worker must not count in it at the same time.
+    /// Sets the row `row` to zero. The worker must not count in it at the same time.
     pub fn clear(&self, row: u32) {
         for word in self.row(row) {
             word.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Adds to a counter of a row.
+    /// Adds `count` to the counter `number` of the row `row`.
     pub(crate) fn add(&self, row: u32, number: usize, count: u64) {
         if count > 0
             && let Some(word) = self.row(row).get(number)
@@ -58,7 +58,7 @@ impl Counters {
         }
     }
 
-    /// Sets a counter of a row.
+    /// Sets the counter `number` of the row `row` to `value`.
     pub(crate) fn set(&self, row: u32, number: usize, value: u64) {
         if let Some(word) = self.row(row).get(number) {
             word.store(value, Ordering::Relaxed);
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(supervisor.read(8), [0; ROW_LEN]);
         supervisor.clear(7);
         assert_eq!(worker.read(7), [0; ROW_LEN]);
-        // Rows that do not exist are ignored.
+        // Writes to rows that do not exist have no effect.
         worker.add(Counters::ROWS, 0, 1);
         assert_eq!(worker.read(Counters::ROWS), [0; ROW_LEN]);
     }

@@ -1,4 +1,4 @@
-//! Forwards batches of packets according to the rules.
+//! Forwarding of batches of packets according to the rules.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -9,6 +9,7 @@ use arrayvec::ArrayVec;
 use pontoon_relay::counters::{InterfaceCounter, RuleCounter, WORKER_ROW, WorkerCounter};
 use pontoon_relay::datagram::DatagramError;
 use pontoon_relay::gather::{DatagramBatch, MAX_DATAGRAMS};
+use pontoon_relay::membership::LimitCounts;
 use pontoon_relay::rule;
 use pontoon_relay::{BurstGather, Datagram, RuleTable};
 use rustc_hash::FxHasher;
@@ -21,7 +22,7 @@ use crate::sender::{Outcome, Sender, TxBurst};
 #[cfg(test)]
 mod tests;
 
-/// Rules, outputs and counters of a worker.
+/// Forwarder of a worker: its rules, outputs and counters.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     counters: Counters,
@@ -30,29 +31,29 @@ pub(crate) struct Forwarder {
     rules: BTreeMap<u32, RuleEntry>,
     tables: BTreeMap<u32, RuleTable<RuleMatch>>,
     gather: BurstGather<BurstKey, PayloadRef>,
-    /// Refused system calls that are in the counters already.
+    /// Number of system calls refused by the sandbox that were added to the counters already.
     refusals: u64,
 }
 
-/// Result of a table lookup.
+/// Result of the lookup of a datagram in a table of rules.
 #[derive(Clone, Copy, Debug)]
 struct RuleMatch {
     row: u32,
-    /// Some output keeps the address or the port.
+    /// True if an output of the rule keeps the datagram's address or port.
     keeps: bool,
 }
 
-/// Properties that datagrams of one send have in common.
+/// Properties that the datagrams of one send have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct BurstKey {
     row: u32,
     hops: u8,
     class: u8,
-    /// Original destination, if some output keeps part of it.
+    /// Original destination of the datagrams, if an output keeps part of it.
     to: Option<SocketAddr>,
 }
 
-/// Counts of a batch, for the row of its input.
+/// Counts of a batch, which are added to the row of its input.
 #[derive(Debug, Default)]
 struct BatchCounts {
     packets: u64,
@@ -65,7 +66,7 @@ struct BatchCounts {
     cut: u64,
 }
 
-/// Packets for which memory is allocated.
+/// Number of packets of a batch for which memory is allocated.
 const MAX_BATCH: usize = 1024;
 
 impl Forwarder {
@@ -80,7 +81,7 @@ impl Forwarder {
         }
     }
 
-    /// Counts system calls that were refused; `refusals` is their number since this process started.
+    /// Counts refused system calls; `refusals` is their number since the start of this process.
     pub(crate) fn count_refusals(&mut self, refusals: u64) {
         let more = refusals - self.refusals;
         self.counters
@@ -88,13 +89,23 @@ impl Forwarder {
         self.refusals = refusals;
     }
 
-    /// Returns the ring position that the predecessor of this process has left in a row.
+    /// Counts reports and groups that the limit of a querier has concerned.
+    pub(crate) fn count_limits(&self, counts: LimitCounts) {
+        for (counter, count) in [
+            (WorkerCounter::GroupsIgnored, counts.ignored),
+            (WorkerCounter::GroupsEvicted, counts.evicted),
+        ] {
+            self.counters.add(WORKER_ROW, counter as usize, count);
+        }
+    }
+
+    /// Returns the ring position that the predecessor of this process has stored in the row `row`.
     pub(crate) fn position(&self, row: u32) -> u32 {
         let position = self.counters.read(row)[InterfaceCounter::Position as usize];
         u32::try_from(position).unwrap_or_default()
     }
 
-    /// Sets or removes the socket of an output.
+    /// Sets or removes the socket of the output `id`.
     pub(crate) fn set_sender(&mut self, id: u32, sender: Option<Sender>) {
         let id = id as usize;
         if self.senders.len() <= id {
@@ -103,7 +114,7 @@ impl Forwarder {
         self.senders[id] = sender;
     }
 
-    /// Removes the rules of these rows and adds others.
+    /// Removes the rules with the rows `removed` and adds the rules `added`.
     pub(crate) fn change(&mut self, removed: &[u32], added: Vec<RuleEntry>) {
         let mut tables: Vec<u32> = added.iter().map(|entry| entry.table).collect();
         tables.extend(
@@ -122,7 +133,7 @@ impl Forwarder {
         }
     }
 
-    /// Forwards the packets of an input, at most one batch. Returns the number of packets.
+    /// Forwards the packets of an input, at most one batch, by the rules of `table`. Returns the number of packets.
     pub(crate) fn forward_batch(&mut self, input: &mut PacketInput, table: u32, row: u32) -> u64 {
         let mut counts = BatchCounts::default();
         self.gather.clear();
@@ -148,7 +159,7 @@ impl Forwarder {
         counts.packets
     }
 
-    /// Looks up the rule of a packet and adds the packet to a burst.
+    /// Looks up the rule of a packet in `table` and adds the packet to a burst.
     fn classify(&mut self, packet: &RxPacket, table: u32, counts: &mut BatchCounts) {
         let Ok((datagram, size)) = &packet.content else {
             return;
@@ -228,7 +239,7 @@ fn send(
     }
 }
 
-/// Returns the destination, unless the socket is connected.
+/// Returns the destination to pass to sendmsg(2); `None` if the socket is connected.
 fn destination(output: &rule::Output, original: Option<SocketAddr>) -> Option<SocketAddr> {
     let original = original.filter(|_| output.keeps())?;
     let address: IpAddr = output.to.unwrap_or(original.ip());

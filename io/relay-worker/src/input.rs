@@ -1,4 +1,4 @@
-//! Inputs of a worker: packet rings and UDP sockets.
+//! Inputs of a relay worker: packet rings and UDP sockets.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,31 +12,32 @@ mod socket;
 pub(crate) use ring::RingInput;
 pub(crate) use socket::SocketInput;
 
-/// An input. Received packets stay in its memory until [`PacketInput::release`].
+/// Packet ring or UDP socket from which a worker receives. Received packets stay in its memory until
+/// [`PacketInput::release`].
 #[derive(Debug)]
 pub(crate) enum PacketInput {
     Ring(RingInput),
     Socket(SocketInput),
 }
 
-/// A received packet.
+/// Packet that was received from an input.
 #[derive(Debug)]
 pub(crate) struct RxPacket {
     pub(crate) location: Location,
-    /// The datagram, and the bytes of each but the last if the packet holds several.
+    /// Parsed datagram, and the size in bytes of each datagram except the last if the packet holds several.
     pub(crate) content: Result<(Datagram, Option<usize>), DropReason>,
 }
 
-/// Location of a packet.
+/// Location of a packet in the memory of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
-    /// Number of slots behind the first one of this batch.
+    /// Number of the ring slot, counted from the first one of the current batch.
     Slot(u32),
-    /// Index of a buffer.
+    /// Index of a buffer of the input.
     Buffer(usize),
 }
 
-/// Location of a payload.
+/// Location of a datagram's payload in the memory of its input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PayloadRef {
     location: Location,
@@ -44,17 +45,17 @@ pub(crate) struct PayloadRef {
     end: usize,
 }
 
-/// The reason why a packet is dropped.
+/// Reason why a received packet is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DropReason {
-    /// It is not a datagram that can be forwarded.
+    /// The packet is not a datagram that can be forwarded.
     Refused(DatagramError),
-    /// Its end is missing. It held so many datagrams.
+    /// The packet was truncated. It held this number of datagrams.
     Cut(u64),
 }
 
 impl PacketInput {
-    /// Returns the next packet, if there is one and this batch has room for it.
+    /// Returns the next packet, if there is one and the current batch has room for it.
     pub(crate) fn take(&mut self) -> Option<RxPacket> {
         match self {
             Self::Ring(ring) => ring.take(),
@@ -62,7 +63,7 @@ impl PacketInput {
         }
     }
 
-    /// Returns the bytes of a payload of this batch.
+    /// Returns the bytes of a payload of the current batch.
     pub(crate) fn bytes(&self, piece: PayloadRef) -> &[u8] {
         let packet = match self {
             Self::Ring(ring) => ring.packet(piece.location),
@@ -71,7 +72,7 @@ impl PacketInput {
         packet.get(piece.begin..piece.end).unwrap_or_default()
     }
 
-    /// Ends the batch and frees the memory of its packets.
+    /// Ends the current batch and frees the memory of its packets.
     pub(crate) fn release(&mut self) {
         match self {
             Self::Ring(ring) => ring.release(),
@@ -79,7 +80,7 @@ impl PacketInput {
         }
     }
 
-    /// Returns the packets of a batch from which on the batch delay is of no use.
+    /// Returns the number of packets in a batch from which on waiting for more packets (`--max-delay`) is of no use.
     pub(crate) fn full_batch(&self) -> u64 {
         match self {
             Self::Ring(_) => ring::FULL_BATCH,

@@ -1,7 +1,7 @@
-//! Messages between supervisor and worker. Some carry a descriptor to the worker.
+//! Messages between the supervisor and a relay worker. Some messages to the worker carry a descriptor.
 //!
-//! The first one is [`Start`](RelayUpdate::Start). Inputs and outputs are added and removed one by one. Changes of rules take
-//! effect together at the next [`Commit`](RelayUpdate::Commit).
+//! The first message is [`Start`](RelayUpdate::Start). Inputs and outputs are added and removed singly. Changes of rules
+//! take effect together at the next [`Commit`](RelayUpdate::Commit).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,52 +12,52 @@ use pontoon_relay::membership::{MAX_SOURCES, SourceFilter};
 use pontoon_sys::packet::Size;
 use serde::{Deserialize, Serialize};
 
-/// Limit on the bytes of a message to a worker.
+/// Limit on the size of a message to a worker in bytes.
 pub const MAX_LEN: usize = 16 << 10;
 
-/// Limit on the bytes of a report: a line of text, or a group with its sources.
+/// Limit on the size of a report in bytes: a line of text, or a group with its sources.
 pub const MAX_REPORT: usize = 4096;
 
-/// Limit on the bytes of an error in a report, which are more if characters are escaped.
+/// Limit on the text of an error in a report in bytes; escaped characters make the report longer.
 const MAX_ERROR: usize = 512;
 
-/// The worker's end of its channel to the supervisor.
+/// Worker's end of its channel to the supervisor.
 pub type WorkerChannel = Channel<RelayReport, RelayUpdate>;
 
-/// The supervisor's end of its channel to a worker.
+/// Supervisor's end of its channel to a worker.
 pub type ControlChannel = Channel<RelayUpdate, RelayReport>;
 
-/// A message to a worker.
+/// Message of the supervisor to a relay worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RelayUpdate {
-    /// First message, with the memory of the counters.
+    /// First message, with the settings and the memory of the counters.
     Start(Settings, Descriptor),
-    /// Receives from a ring or socket.
+    /// Receive from this ring or socket.
     Input(InputConfig, Descriptor),
-    /// Stops receiving from an input.
+    /// Stop receiving from the input with this number.
     RemoveInput(u32),
-    /// Sends through a socket. It replaces the socket of the same number.
+    /// Send through this socket. It replaces the socket of the same number.
     Output(OutputConfig, Descriptor),
-    /// Removes an output.
+    /// Remove the output with this number.
     RemoveOutput(u32),
-    /// Adds a rule at the next commit.
+    /// Add a rule at the next commit.
     Rule(Box<RuleEntry>),
-    /// Removes the rule of this row of counters at the next commit.
+    /// Remove the rule with this row of counters at the next commit.
     RemoveRule(u32),
-    /// Applies the changes of rules since the last commit.
+    /// Apply the changes of rules since the last commit.
     Commit,
-    /// Runs an IGMP/MLD querier on a packet socket.
+    /// Run an IGMP/MLD querier on this packet socket.
     Querier(QuerierConfig, Descriptor),
-    /// Changes the source address of a querier's queries; without one it sends none.
+    /// Change the source address of the queries of the querier with this number; without an address it sends none.
     QuerierAddress(u32, Option<IpAddr>),
-    /// Stops a querier.
+    /// Stop the querier with this number.
     RemoveQuerier(u32),
-    /// Restores the source filter of a group, which a predecessor of the worker has reported.
+    /// Restore the source filter of a group, which a predecessor of the worker has reported.
     Member(Member),
 }
 
-/// A report of a worker.
+/// Report of a relay worker to the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RelayReport {
@@ -69,34 +69,34 @@ pub enum RelayReport {
     Failed(String),
 }
 
-/// An IGMP/MLD querier of one interface and family.
+/// Configuration of an IGMP/MLD querier of one interface and family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuerierConfig {
     /// Number of the querier.
     pub id: u32,
-    /// Index of the interface.
+    /// Index of the interface on which the querier runs.
     pub interface: u32,
     /// Source address of queries.
     pub address: IpAddr,
-    /// Time until its restored memberships expire unless hosts report them.
+    /// Time until the querier's restored memberships expire unless hosts report them.
     pub restored_for: Duration,
 }
 
-/// The source filter of a group at a querier.
+/// Source filter of a multicast group at a querier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Member {
     /// Number of the querier.
     pub querier: u32,
-    /// The group.
+    /// Address of the multicast group.
     pub group: IpAddr,
-    /// The senders from which it is wanted.
+    /// Senders from which hosts want to receive the group (RFC 3376 section 3).
     #[serde(with = "SourceFilterVariants")]
     pub filter: SourceFilter,
 }
 
-/// The variants of [`SourceFilter`], for serde.
+/// Variants of [`SourceFilter`], for serde.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "SourceFilter", rename_all = "snake_case")]
 enum SourceFilterVariants {
@@ -104,69 +104,69 @@ enum SourceFilterVariants {
     Sources(Vec<IpAddr>),
 }
 
-/// Settings that do not change.
+/// Settings of a relay worker that do not change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Time that a datagram may wait for others.
+    /// Limit on the time for which a datagram waits for others, to be sent with them.
     pub max_delay: Duration,
-    /// Send several datagrams by one call (`UDP_SEGMENT`).
+    /// True if several datagrams are sent by one system call (`UDP_SEGMENT`).
     pub segment: bool,
 }
 
-/// A ring or socket to receive from.
+/// Configuration of a ring or socket to receive from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InputConfig {
-    /// Number of the input.
+    /// Number of the input, by which it is removed.
     pub id: u32,
     /// Number of the table of rules in which datagrams are looked up.
     pub table: u32,
-    /// Row of counters.
+    /// Row of counters in which the input counts.
     pub row: u32,
-    /// Kind of the input.
+    /// Kind of socket of the input.
     pub kind: InputKind,
 }
 
-/// Kind of an input.
+/// Kind of socket of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InputKind {
-    /// A packet socket with a ring.
+    /// Packet socket with a ring.
     Ring {
         /// Size of the ring.
         #[serde(with = "size")]
         size: Size,
-        /// Another process has received from it before.
+        /// True if another process has received from the ring before.
         used: bool,
     },
-    /// A UDP socket that is bound to this port.
+    /// UDP socket that is bound to this port.
     Socket(u16),
 }
 
-/// A socket to send through.
+/// Configuration of a socket to send through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutputConfig {
-    /// Number of the output.
+    /// Number of the output, to which rules refer.
     pub id: u32,
-    /// True for IPv6.
+    /// True if the socket is an IPv6 socket.
     pub v6: bool,
-    /// True if the destination is a group.
+    /// True if the destination is a multicast group.
     pub multicast: bool,
 }
 
-/// A rule with its rows of counters and the numbers of its outputs.
+/// Rule with its rows of counters and the numbers of its outputs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleEntry {
-    /// Number of the table.
+    /// Number of the table that the rule is added to.
     pub table: u32,
-    /// Row of counters of the rule.
+    /// Row of counters in which the rule counts.
     pub row: u32,
-    /// For each output of the rule its row of counters and its number.
+    /// Row of counters and number of each output of the rule.
     pub outputs: Vec<(u32, u32)>,
-    /// The rule.
+    /// Rule that is added.
     #[serde(with = "text")]
     pub rule: Rule,
 }
@@ -247,7 +247,7 @@ impl Member {
     }
 }
 
-/// Serialization of [`Size`] as its parts, which are checked.
+/// Serialization of [`Size`] as its parts, which are checked when they are received.
 mod size {
     use pontoon_sys::packet::Size;
     use serde::de::Error as _;
@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    /// The longest text of an address.
+    /// Returns the IPv6 address with the longest text, for the test of the longest message.
     fn source() -> IpAddr {
         "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe".parse().unwrap()
     }
@@ -358,7 +358,7 @@ mod tests {
                 *descriptor = Descriptor::default();
             }
             assert_eq!(decoded, update);
-            // One descriptor fewer or more.
+            // Each message is refused with a descriptor too few or too many.
             let other = (!has_descriptor).then(null).into_iter().collect();
             assert!(decode::<RelayUpdate>(&bytes, other).is_err());
         }

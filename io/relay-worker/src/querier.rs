@@ -1,4 +1,4 @@
-//! IGMP/MLD querier sockets of `pontoon relay --proxy`: receive reports of hosts, send queries.
+//! Sockets of IGMP/MLD queriers (`pontoon relay --proxy`), which receive reports of hosts and send queries.
 
 use std::io;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use pontoon_relay::membership::message::{self, Query};
-use pontoon_relay::membership::{Querier, SourceFilter};
+use pontoon_relay::membership::{LimitCounts, Querier, SourceFilter};
 use pontoon_sys::packet;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -15,7 +15,7 @@ use tracing::debug;
 
 use crate::messages::{Member, RelayReport, WorkerChannel};
 
-/// A packet socket on one interface for one family, with the state of the querier there.
+/// Packet socket of a querier on one interface for one family, with the querier's state.
 #[derive(Debug)]
 pub(crate) struct QuerierSocket {
     interface: u32,
@@ -23,14 +23,14 @@ pub(crate) struct QuerierSocket {
     address: Option<IpAddr>,
     socket: OwnedFd,
     querier: Querier,
-    /// Time of the next tick. It is kept because computing it walks over all memberships.
+    /// Time of the next timer of the querier. It is stored because computing it visits all memberships.
     due: Duration,
 }
 
-/// Bytes of the longest message that is parsed.
+/// Limit on the length of a received message in bytes.
 const MAX_MESSAGE: usize = 9000;
 
-/// Messages that are received before other sockets have their turn.
+/// Limit on the messages that are received before other sockets are served.
 const MAX_BATCH: usize = 64;
 
 impl QuerierSocket {
@@ -54,7 +54,8 @@ impl QuerierSocket {
         self.address = address;
     }
 
-    /// Restores a membership that a predecessor of this process has reported. It expires at `until` unless a host reports it.
+    /// Restores a membership that a predecessor of this process has reported. It expires at `until` unless a host reports
+    /// it.
     pub(crate) fn restore(&mut self, group: IpAddr, filter: SourceFilter, until: Duration) {
         self.querier.restore(group, filter, until);
     }
@@ -63,7 +64,7 @@ impl QuerierSocket {
         PollFd::new(&self.socket, PollFlags::IN)
     }
 
-    /// Returns the time at which [`QuerierSocket::run`] is due even if nothing is received.
+    /// Returns the time at which [`QuerierSocket::run`] has to be called even if no message is received.
     pub(crate) fn due(&self) -> Duration {
         self.due
     }
@@ -82,10 +83,15 @@ impl QuerierSocket {
         self.due = self.querier.next_tick();
     }
 
-    /// Reports changed memberships to the supervisor.
+    /// Returns the numbers of reports and groups that the limit on groups has concerned since the previous call.
+    pub(crate) fn take_limit_counts(&mut self) -> LimitCounts {
+        self.querier.take_limit_counts()
+    }
+
+    /// Reports changed memberships of the querier `id` to the supervisor.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The send fails for a reason other than a full or closed channel.
     pub(crate) fn report(&mut self, id: u32, control: &WorkerChannel) -> io::Result<Reporting> {
         while let Some((group, filter)) = self.querier.next_change() {
             let report = RelayReport::Member(Member {
@@ -99,7 +105,7 @@ impl QuerierSocket {
                     self.querier.retry_change(group);
                     return Ok(Reporting::ChannelFull);
                 }
-                // The end of the supervisor is noticed at the next receive.
+                // The next receive detects that the supervisor has exited.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Reporting::Complete),
                 Err(error) => return Err(error),
             }
@@ -118,7 +124,7 @@ impl QuerierSocket {
                     }
                 }
                 Err(error) => {
-                    // For example, the interface has gone down; the supervisor will remove this querier.
+                    // An error means, for example, that the interface is down; the supervisor removes this querier then.
                     if error != Errno::AGAIN {
                         debug!(%error, "cannot receive reports");
                     }
@@ -141,21 +147,21 @@ impl QuerierSocket {
     }
 }
 
-/// The result of reporting changed memberships.
+/// Result of reporting changed memberships.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reporting {
-    /// All were sent.
+    /// All changed memberships were sent.
     Complete,
-    /// Some are left, as the supervisor's channel is full.
+    /// Some changed memberships were not sent, because the supervisor's channel is full.
     ChannelFull,
 }
 
-/// The result of receiving a batch of messages.
+/// Result of receiving a batch of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReceivedBatch {
-    /// At least one message.
+    /// At least one message was received.
     Messages,
-    /// No message.
+    /// No message was received.
     Empty,
 }
 
@@ -168,7 +174,7 @@ mod tests {
     use super::*;
     use crate::messages::ControlChannel;
 
-    /// An IGMPv2 membership report (RFC 2236 section 2) for 239.1.1.`last`, from 10.0.0.7.
+    /// Returns an IGMPv2 membership report (RFC 2236 section 2) for 239.1.1.`last`, from 10.0.0.7.
     fn report(last: u8) -> Vec<u8> {
         let mut message = [0x16, 0, 0, 0, 239, 1, 1, last];
         let sum = pontoon_wire::checksum::Sum::new().add(&message).finish();
@@ -213,7 +219,7 @@ mod tests {
         assert_eq!(querier.report(7, &ours).unwrap(), Reporting::Complete);
         assert_eq!(received(&mut theirs), Some(member(1, SourceFilter::Any)));
         assert_eq!(received(&mut theirs), None);
-        // Nothing more is received, so both memberships expire.
+        // No more messages are received, so both memberships expire.
         querier.run(Duration::from_secs(300));
         assert_eq!(querier.report(7, &ours).unwrap(), Reporting::Complete);
         for last in [1, 9] {

@@ -1,4 +1,4 @@
-//! Sends bursts through the UDP socket of an output.
+//! Sender of bursts through the UDP socket of an output.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::counters::Counters;
 
-/// The socket of an output.
+/// UDP socket of an output, and the state of its options.
 #[derive(Debug)]
 pub(crate) struct Sender {
     socket: OwnedFd,
@@ -25,7 +25,7 @@ pub(crate) struct Sender {
     too_long: usize,
     /// Bursts that were sent one by one for that reason since `too_long` was set.
     avoided: u32,
-    /// TTL and traffic class that were set on the socket last.
+    /// TTL and traffic class that were last set on the socket.
     hops: Option<u8>,
     class: Option<u8>,
 }
@@ -34,29 +34,29 @@ pub(crate) struct Sender {
 /// router, even a forged one, shrinks it for some minutes). A vain attempt costs one more system call.
 const RETRY: u32 = 1024;
 
-/// Datagrams of one send.
+/// Datagrams that are sent by one system call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TxBurst<'a> {
-    /// Payloads.
+    /// Payloads of the datagrams, in order.
     pub(crate) parts: &'a [IoSlice<'a>],
-    /// Bytes of each datagram but the last.
+    /// Size of each datagram except the last, in bytes.
     pub(crate) size: usize,
-    /// The number of datagrams.
+    /// Number of datagrams.
     pub(crate) datagrams: usize,
-    /// TTL or hop limit.
+    /// TTL (IPv4) or hop limit (IPv6) of the datagrams.
     pub(crate) hops: u8,
-    /// DSCP and ECN.
+    /// DSCP and ECN of the datagrams.
     pub(crate) class: u8,
-    /// Destination, unless the socket is connected.
+    /// Destination of the datagrams; `None` if the socket is connected.
     pub(crate) to: Option<SocketAddr>,
 }
 
-/// Numbers of datagrams, by what became of them.
+/// Numbers of datagrams that were sent, and that were not sent by the reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) sent: u64,
     pub(crate) bytes: u64,
-    /// System calls that sent at least one datagram.
+    /// Number of system calls that sent at least one datagram.
     pub(crate) sends: u64,
     pub(crate) expired: u64,
     pub(crate) down: u64,
@@ -65,7 +65,7 @@ pub(crate) struct Outcome {
 }
 
 impl Sender {
-    /// `segment`: this kernel has `UDP_SEGMENT`.
+    /// Creates the sender of an output; `segment` is true if the kernel supports `UDP_SEGMENT`.
     pub(crate) fn new(socket: OwnedFd, family: Family, multicast: bool, segment: bool) -> Self {
         Self {
             socket,
@@ -79,7 +79,7 @@ impl Sender {
         }
     }
 
-    /// Sends all datagrams, with as few calls as the kernel allows.
+    /// Sends all datagrams of a burst, with as few system calls as the kernel allows.
     pub(crate) fn send(&mut self, outgoing: &TxBurst<'_>) -> Outcome {
         if self.prepare(outgoing.hops, outgoing.class).is_err() {
             return Outcome {
@@ -91,17 +91,17 @@ impl Sender {
         if outgoing.datagrams > 1 && self.segment && self.may_segment(outgoing.size) {
             match self.send_segmented(outgoing) {
                 Ok(outcome) => return outcome,
-                // Longer than the MTU: sent one by one, they are fragmented.
+                // Datagrams that are longer than the MTU are sent one by one, because only then they are fragmented.
                 Err(Errno::MSGSIZE | Errno::INVAL) => {
                     may_be_too_long = outgoing.datagrams <= MAX_DATAGRAMS;
                 }
-                // The device cannot compute checksums.
+                // EIO means that the device cannot compute the checksums of segments.
                 Err(Errno::IO) => self.too_long = 0,
                 Err(_) => {}
             }
         }
         let outcome = self.send_individually(outgoing);
-        // If the kernel refuses single datagrams, too, their size is not the reason.
+        // If the kernel refuses single datagrams, too, the error is not caused by their size.
         if may_be_too_long && outcome.sent > 0 {
             self.too_long = outgoing.size;
         }
@@ -122,10 +122,10 @@ impl Sender {
         true
     }
 
-    /// Sends all datagrams by one call.
+    /// Sends all datagrams by one system call with `UDP_SEGMENT`.
     ///
     /// # Errors
-    /// They may be sent one by one.
+    /// The kernel refuses the call; the datagrams may be sent one by one.
     fn send_segmented(&self, outgoing: &TxBurst<'_>) -> Result<Outcome, Errno> {
         let mut control = SendControl::new();
         let size = u16::try_from(outgoing.size).map_err(|_| Errno::MSGSIZE)?;
@@ -162,8 +162,8 @@ impl Sender {
         outcome
     }
 
-    /// Sends, and once more if the first call failed with an error of an earlier send: the kernel reports an ICMP error by the
-    /// next call, which then sends nothing.
+    /// Sends, and sends again if the first call failed with an error of an earlier send: the kernel returns a received ICMP
+    /// error from the next call, which then sends nothing.
     fn send_retrying(
         &self,
         parts: &[IoSlice<'_>],
@@ -202,7 +202,7 @@ impl Sender {
 }
 
 impl Outcome {
-    /// Counts datagrams whose TTL ended here.
+    /// Counts datagrams whose TTL expired at this relay.
     pub(crate) fn expired(datagrams: u64) -> Self {
         Self {
             expired: datagrams,
@@ -210,7 +210,7 @@ impl Outcome {
         }
     }
 
-    /// Counts datagrams for which there is no socket.
+    /// Counts datagrams for an output without a socket.
     pub(crate) fn down(datagrams: u64) -> Self {
         Self {
             down: datagrams,
@@ -218,7 +218,7 @@ impl Outcome {
         }
     }
 
-    /// Adds the numbers to the row of an output.
+    /// Adds the numbers to the row `row` of the counters, which is that of an output.
     pub(crate) fn count(&self, counters: &Counters, row: u32) {
         for (number, value) in [
             (OutputCounter::Sent, self.sent),
@@ -324,11 +324,11 @@ mod tests {
         let mut world = world();
         let parts = [[1_u8; 40_000].as_slice(), &[2; 20_000]];
         let parts = parts.map(IoSlice::new);
-        // Together these would be longer than any datagram.
+        // Both datagrams together would exceed the maximum length of a datagram.
         let outcome = world.sender.send(&outgoing(&[parts[0], parts[0]], 40_000, 2));
         assert_eq!((outcome.sent, outcome.sends, outcome.refused), (2, 2, 0));
         assert_eq!(world.sender.too_long, 40_000);
-        // Smaller ones are still sent by one call.
+        // Smaller datagrams are still sent by one call.
         let outcome = world.sender.send(&outgoing(&[parts[1], parts[1]], 20_000, 2));
         assert_eq!((outcome.sent, outcome.sends), (2, 1));
         let lengths: Vec<_> = received(&world.receiver, 4).iter().map(Vec::len).collect();
@@ -376,7 +376,7 @@ mod tests {
         let parts = [IoSlice::new(b"hello")];
         let to = world.receiver.local_addr().unwrap();
         drop(world.receiver);
-        // No socket has the port, so an ICMP error comes back.
+        // No socket has the port, so an ICMP error is received.
         assert_eq!(world.sender.send(&outgoing(&parts, 5, 1)).sent, 1);
         let receiver = UdpSocket::bind(to).unwrap();
         receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -408,7 +408,8 @@ mod tests {
         assert_eq!(outcome, expected);
     }
 
-    /// sendmsg(2) returns EINVAL for port 0, which any host can put into a datagram to a group of a rule for every port.
+    /// sendmsg(2) returns EINVAL for port 0, which a host can choose as the destination port of a datagram to a group of a
+    /// rule for every port.
     #[test]
     fn datagrams_to_port_0_do_not_end_segmentation() {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();

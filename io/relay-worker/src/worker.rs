@@ -1,4 +1,4 @@
-//! The loop of a relay worker: receives datagrams of one input and sends them to its outputs.
+//! Loop of a relay worker: receives datagrams from its inputs and sends them to outputs, or runs queriers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,12 +7,13 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use pontoon_ipc::Descriptor;
-use pontoon_relay::membership::SourceFilter;
+use pontoon_relay::membership::{LimitCounts, SourceFilter};
 use pontoon_sandbox::trap;
 use pontoon_sys::Family;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::thread::{ClockId, clock_nanosleep_relative};
+use tracing::warn;
 
 use crate::counters::Counters;
 use crate::forwarder::Forwarder;
@@ -23,18 +24,20 @@ use crate::messages::{
 use crate::querier::{QuerierSocket, Reporting};
 use crate::sender::Sender;
 
-/// A worker that has received its settings.
+/// Relay worker that has received its settings.
 #[derive(Debug)]
 pub(crate) struct RelayWorker {
     control: WorkerChannel,
     settings: Settings,
     inputs: BTreeMap<u32, RelayInput>,
     queriers: BTreeMap<u32, QuerierSocket>,
-    /// Memberships of queriers whose sockets are yet to be received, by the querier's id.
+    /// Memberships of queriers whose sockets have not been received yet, by the querier's number.
     restored: BTreeMap<u32, Vec<(IpAddr, SourceFilter)>>,
-    /// Memberships are still to be reported, as the control socket was full.
+    /// True if changed memberships are still to be reported, because the control channel was full.
     unreported: bool,
-    /// Moment from which queriers count time.
+    /// Time of the last log line about a limit on groups.
+    full_logged: Option<Duration>,
+    /// Time from which queriers count.
     started: Instant,
     forwarder: Forwarder,
     /// Rules to add, and rows of rules to remove, at the next commit.
@@ -42,7 +45,10 @@ pub(crate) struct RelayWorker {
     removed: Vec<u32>,
 }
 
-/// An input with its table of rules and its row of counters.
+/// Minimum interval between log lines about a limit on groups.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Input with its table of rules and its row of counters.
 #[derive(Debug)]
 struct RelayInput {
     table: u32,
@@ -54,9 +60,9 @@ impl RelayWorker {
     /// Receives the supervisor's first message.
     ///
     /// # Errors
-    /// It is not [`RelayUpdate::Start`]; the kernel's.
+    /// The message is not [`RelayUpdate::Start`], or the receive fails.
     pub(crate) fn new(mut control: WorkerChannel) -> io::Result<Self> {
-        // The supervisor kills a worker that is not ready in time.
+        // The wait has no timeout: the supervisor kills a worker that is not ready in time.
         poll(&mut [PollFd::new(&control, PollFlags::IN)], None)?;
         let message = control.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let RelayUpdate::Start(settings, memory) = message else {
@@ -70,6 +76,7 @@ impl RelayWorker {
             queriers: BTreeMap::new(),
             restored: BTreeMap::new(),
             unreported: false,
+            full_logged: None,
             started: Instant::now(),
             forwarder: Forwarder::new(Counters::map(&memory)?),
             added: Vec::new(),
@@ -77,10 +84,10 @@ impl RelayWorker {
         })
     }
 
-    /// Runs until the supervisor closes the control socket.
+    /// Runs until the supervisor closes the control channel.
     ///
     /// # Errors
-    /// The supervisor has sent an invalid message; the kernel's.
+    /// The supervisor has sent an invalid message, or a system call fails.
     pub(crate) fn run(mut self) -> io::Result<()> {
         self.control.try_send(&RelayReport::Ready)?;
         let mut more = false;
@@ -106,8 +113,8 @@ impl RelayWorker {
 
     /// Waits for messages and packets, or only polls if there is `more` to receive.
     ///
-    /// It uses poll(2), whose wait queue entries exist only while it waits: with epoll(7) the sender of each packet that arrives
-    /// during a batch and the batch delay would run a wake-up.
+    /// It uses poll(2), whose wait queue entries exist only while the worker waits: with epoll(7) the sender of each packet
+    /// that arrives during a batch or the batch delay would perform a wake-up.
     fn wait(&self, more: bool) -> io::Result<Ready> {
         let mut of_control = PollFlags::IN;
         of_control.set(PollFlags::OUT, self.unreported);
@@ -132,7 +139,7 @@ impl RelayWorker {
         let inputs = &others[..self.inputs.len()];
         for (fd, source) in inputs.iter().zip(self.inputs.values()) {
             if fd.revents().contains(PollFlags::ERR) {
-                // For example, the interface has gone down; reading the error clears it.
+                // An error means, for example, that the interface is down; reading the error clears it.
                 let _ = rustix::net::sockopt::socket_error(&source.input);
             }
         }
@@ -148,24 +155,33 @@ impl RelayWorker {
         self.unreported = false;
         for (id, querier) in &mut self.queriers {
             querier.run(now);
+            let counts = querier.take_limit_counts();
+            if counts != LimitCounts::default() {
+                self.forwarder.count_limits(counts);
+                if self.full_logged.is_none_or(|at| now >= at + LOG_INTERVAL) {
+                    self.full_logged = Some(now);
+                    let LimitCounts { ignored, evicted } = counts;
+                    warn!("too many multicast groups: {ignored} reports ignored, {evicted} groups removed");
+                }
+            }
             let reporting = querier.report(*id, &self.control)?;
             self.unreported |= reporting == Reporting::ChannelFull;
         }
         Ok(())
     }
 
-    /// Waits for the batch delay.
+    /// Sleeps for the batch delay (`--max-delay`).
     fn wait_for_more(&self) {
         if self.settings.max_delay.is_zero() {
             return;
         }
         if let Ok(time) = Timespec::try_from(self.settings.max_delay) {
-            // A signal may end the wait early, which does no harm.
+            // A signal may end the sleep early, which only makes the batch shorter.
             let _ = clock_nanosleep_relative(ClockId::Monotonic, &time);
         }
     }
 
-    /// Handles all messages of the supervisor.
+    /// Handles all messages of the supervisor that have arrived.
     fn receive_messages(&mut self) -> io::Result<ChannelState> {
         loop {
             let update = match self.control.receive() {
@@ -248,20 +264,21 @@ impl RelayWorker {
     }
 }
 
-/// Returns the descriptor of a received message, which is the only copy.
+/// Returns the descriptor of a received message, of which no other copy exists.
 fn received(descriptor: Descriptor) -> io::Result<OwnedFd> {
     descriptor
         .into_owned()
         .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Descriptors that are ready.
+/// Descriptors that are ready after a wait.
 #[derive(Debug, Default)]
 struct Ready {
     supervisor: bool,
     input: bool,
 }
 
+/// State of the supervisor's channel after its messages were received.
 #[derive(Debug, PartialEq, Eq)]
 enum ChannelState {
     Drained,

@@ -17,10 +17,10 @@ use crate::layers::Layer;
 /// 6.12).
 const WANTED: ABI = ABI::V6;
 
-/// Applies it to the calling thread.
+/// Applies the Landlock ruleset to the calling thread and the threads that it starts later.
 ///
 /// # Errors
-/// Memory or descriptors are short.
+/// Too little memory, or too many open descriptors.
 pub(crate) fn restrict() -> io::Result<Layer> {
     match nothing_allowed() {
         Ok(status) => Ok(layer(&status)),

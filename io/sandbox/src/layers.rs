@@ -55,7 +55,7 @@ impl Layers {
         Self::NAMES.into_iter().zip(self.all())
     }
 
-    /// Returns name and value of each layer's gauge in the metrics: 1 if the layer is active, else 0.
+    /// Returns the value of each layer's gauge in the metrics, in the order of [`Self::NAMES`]: 1 if the layer is active, else 0.
     #[must_use]
     pub fn gauges(&self) -> [u64; Self::NAMES.len()] {
         self.all()

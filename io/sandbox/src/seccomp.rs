@@ -94,10 +94,10 @@ const ARCH: TargetArch = TargetArch::x86_64;
 #[cfg(target_arch = "aarch64")]
 const ARCH: TargetArch = TargetArch::aarch64;
 
-/// Applies it to the calling thread and those that it will start.
+/// Installs the filters in the calling thread, for this thread and those that it starts later.
 ///
 /// # Errors
-/// Memory is short.
+/// Too little memory.
 pub(crate) fn restrict(role: Role) -> io::Result<Layer> {
     let programs = match programs(role) {
         Ok(programs) => programs,

@@ -21,10 +21,10 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> R
     set(socket, level, name, &value.to_ne_bytes())
 }
 
-/// Reads an option's bytes, at most the length of `value`. Returns their number.
+/// Reads the value of a socket option into `value`, and returns the number of bytes that the kernel has written.
 ///
 /// # Errors
-/// The kernel's.
+/// Those of getsockopt(2).
 pub fn get(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> Result<usize, Errno> {
     let fd = socket.as_fd().as_raw_fd();
     let mut len = libc::socklen_t::try_from(value.len()).map_err(|_| Errno::INVAL)?;

@@ -1,8 +1,8 @@
-//! Copies the frames of a link to a capture file.
+//! Captures of the frames of a link to a file.
 //!
 //! A worker that captures runs on a link of another type, [`CapturingLink`](pontoon_link::capturing::CapturingLink), which
-//! copies frames into a [`CaptureQueue`]. The queue is bounded; frames without room are counted and not captured. A thread
-//! writes them to the file ([`writer`]). No worker ever waits for it.
+//! copies frames into a [`CaptureQueue`]. The queue is bounded; frames without room in it are counted and not captured. A
+//! thread writes the queued frames to the file ([`writer`]). No worker waits for that thread.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,30 +19,32 @@ mod writer;
 
 use writer::Writer;
 
-/// The number of stopped captures whose writers may still run: each of them holds frames in memory.
+/// Limit on stopped captures whose writers still run: each of them holds frames in memory.
 const MOST_CLOSING: usize = 3;
 
-/// Starts and stops the captures of the process, one at a time.
+/// Control of the captures of the process, of which one runs at a time.
 #[derive(Debug)]
 pub(crate) struct CaptureControl {
-    inner: Mutex<Inner>,
+    inner: Mutex<CaptureState>,
     /// Writers count frames and drops there.
     process_stats: ProcessRow,
 }
 
+/// Captures of the process: the one that runs, and those whose files are still being written.
 #[derive(Debug, Default)]
-struct Inner {
-    /// The number of the latest capture that was requested, even if it failed: another worker must not start it again.
+struct CaptureState {
+    /// Number of the latest capture that was requested, even if it failed: another worker must not start it again.
     latest: Option<u64>,
-    running: Option<Running>,
+    running: Option<RunningCapture>,
     /// Stopped captures whose files are still being written.
-    closing: Vec<Running>,
+    closing: Vec<RunningCapture>,
     /// Sends the report of a capture that could not begin.
     reporter: Option<JoinHandle<()>>,
 }
 
+/// Capture whose writer thread runs.
 #[derive(Debug)]
-struct Running {
+struct RunningCapture {
     number: u64,
     capture_queue: Arc<CaptureQueue>,
     writer: JoinHandle<()>,
@@ -56,8 +58,8 @@ impl CaptureControl {
         }
     }
 
-    /// Starts or stops a capture. Each worker applies each command; the first one takes effect. Returns the queue for the
-    /// frames that this worker has from now on.
+    /// Starts or stops a capture. Each worker calls this for each command, and the first call takes effect. Returns the
+    /// queue for the frames that the calling worker processes from now on, if a capture runs.
     pub(crate) fn apply(&self, order: CaptureCommand, reports: &EngineChannel) -> Option<Arc<CaptureQueue>> {
         let mut inner = self.lock();
         match order {
@@ -68,7 +70,7 @@ impl CaptureControl {
                     let number = start.number;
                     let started = match inner.closing.len() {
                         MOST_CLOSING.. => Err(io::Error::other("earlier captures are still being written")),
-                        _ => Running::start(start, reports, self.process_stats.clone()),
+                        _ => RunningCapture::start(start, reports, self.process_stats.clone()),
                     };
                     match started {
                         Ok(running) => inner.running = Some(running),
@@ -97,26 +99,27 @@ impl CaptureControl {
     }
 
     /// Locks the state. A holder waits for nothing but the start of a thread or, when no worker runs, its end.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, CaptureState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
+impl CaptureState {
     fn capture_queue(&self, number: u64) -> Option<Arc<CaptureQueue>> {
         let running = self.running.as_ref().filter(|running| running.number == number);
         running.map(|running| Arc::clone(&running.capture_queue))
     }
 
-    /// Stops the running capture without waiting for its file: this is called by a worker, and a file system may hang.
+    /// Stops the running capture without waiting for its file: the caller is a worker, and a write to a file may block for
+    /// long.
     fn stop(&mut self) {
         if let Some(running) = self.running.take() {
             running.capture_queue.close();
             self.closing.push(running);
         }
-        let written = |running: &mut Running| running.writer.is_finished();
-        let written: Vec<Running> = self.closing.extract_if(.., written).collect();
-        written.into_iter().for_each(Running::join);
+        let written = |running: &mut RunningCapture| running.writer.is_finished();
+        let written: Vec<RunningCapture> = self.closing.extract_if(.., written).collect();
+        written.into_iter().for_each(RunningCapture::join);
     }
 
     /// Reports that a capture could not begin. If the supervisor's socket has no room, a thread sends the report, as a worker
@@ -152,11 +155,11 @@ impl Inner {
         // The panic handler has logged a panic already.
         self.reporter.take().map(JoinHandle::join);
         let closing = std::mem::take(&mut self.closing);
-        closing.into_iter().for_each(Running::join);
+        closing.into_iter().for_each(RunningCapture::join);
     }
 }
 
-impl Running {
+impl RunningCapture {
     fn start(start: CaptureStart, reports: &EngineChannel, process_stats: ProcessRow) -> io::Result<Self> {
         let capture_queue = Arc::new(CaptureQueue::new(start.snap as usize));
         let number = start.number;

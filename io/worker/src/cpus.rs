@@ -1,8 +1,8 @@
-//! The number of CPUs that this process may use at one time: limited by affinity and by the quota of its cgroup.
+//! Number of CPUs that this process may use at one time, which its CPU affinity and the CPU quota of its cgroup limit.
 
 use std::path::{Path, PathBuf};
 
-/// The smaller of both.
+/// Returns the number of CPUs that this process may use: the smaller of the number of CPUs in its affinity and its CPU quota.
 #[must_use]
 pub(crate) fn available() -> f64 {
     let affinity = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count());
@@ -14,7 +14,8 @@ pub(crate) fn available() -> f64 {
         .fold(f64::from(affinity), f64::min)
 }
 
-/// A directory of this process's groups that may hold a quota, from its own group up to the mount's root.
+/// Returns the directories of this process's cgroups that may have a quota, from its own cgroup up to the root of the
+/// mount.
 fn places(groups: &str, mounts: &str) -> Vec<PathBuf> {
     let mut places = Vec::new();
     for line in groups.lines() {
@@ -22,7 +23,7 @@ fn places(groups: &str, mounts: &str) -> Vec<PathBuf> {
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
             continue;
         };
-        // Version 2 has one hierarchy, which names no controller.
+        // cgroup version 2 has one hierarchy, which names no controller.
         let v2 = controllers.is_empty();
         if !v2 && !controllers.split(',').any(|name| name == "cpu") {
             continue;
@@ -37,7 +38,7 @@ fn places(groups: &str, mounts: &str) -> Vec<PathBuf> {
     places
 }
 
-/// Root and mount point of a line of mountinfo, where it is a cgroup hierarchy with a CPU controller (proc(5)).
+/// Returns root and mount point in a line of mountinfo, if the mount is a cgroup hierarchy with a CPU controller (proc(5)).
 fn mount(line: &str, v2: bool) -> Option<(&str, &str)> {
     let (front, back) = line.split_once(" - ")?;
     let mut front = front.split(' ').skip(3);
@@ -52,7 +53,7 @@ fn mount(line: &str, v2: bool) -> Option<(&str, &str)> {
     cpu.then_some((root, point))
 }
 
-/// CPUs that the group in `place` may use at one time, if that is limited.
+/// Returns the number of CPUs that the cgroup in `place` may use at one time; `None` if it has no limit.
 fn quota(place: &Path) -> Option<f64> {
     let read = |name: &str| std::fs::read_to_string(place.join(name)).ok();
     if let Some(text) = read("cpu.max") {
@@ -65,7 +66,7 @@ fn quota(place: &Path) -> Option<f64> {
     )
 }
 
-/// `None` where there is no limit: "max" (version 2), -1 (version 1).
+/// Returns the quota divided by its period; `None` if there is no limit: "max" (cgroup version 2), -1 (version 1).
 fn ratio(quota: &str, period: &str) -> Option<f64> {
     let (quota, period): (f64, f64) = (quota.parse().ok()?, period.parse().ok()?);
     (quota > 0.0 && period > 0.0).then(|| quota / period)

@@ -1,5 +1,5 @@
-//! Scripted hostile guests at the other end of a socket, and scripted senders of echo replies: for the fuzzer and for its
-//! corpus.
+//! Fuzz target of the links: scripted hostile guests at the other end of a socket, and scripted senders of ICMP echo
+//! replies.
 
 use std::io::{ErrorKind, Write};
 use std::net::Shutdown;
@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 /// Plays a script, whose first byte selects the hostile peer.
 ///
 /// # Panics
-/// The received frames are not the sent ones.
+/// The frames that the link has received are not those that the guest has sent.
 pub fn play(script: &[u8]) {
     let Some((who, script)) = script.split_first() else {
         return;
@@ -27,16 +27,16 @@ pub fn play(script: &[u8]) {
     }
 }
 
-/// A link, its guest, and what passed between them.
+/// Link under test, its guest's end of the socket, and the frames that were sent and received.
 struct Play<F: Framing> {
     link: Socket<F>,
     guest: UnixStream,
-    /// The bytes of each of the guest's calls.
+    /// Bytes of each write of the guest.
     sent: Vec<Vec<u8>>,
     received: ReceivedFrames,
 }
 
-/// The frames that the link has received, and its end.
+/// Frames that the link has received, and the reason of its end.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ReceivedFrames {
     frames: Vec<Vec<u8>>,
@@ -58,8 +58,8 @@ impl<F: Framing> Play<F> {
         }
     }
 
-    /// The guest sends and the link receives, by turns; then the guest disconnects. The link must receive all that a
-    /// reader finds in the concatenated bytes.
+    /// Lets the guest send and the link receive alternately, then disconnects the guest. The link must have received all
+    /// frames that `read` finds in the sent bytes.
     fn run(mut self, mut script: &[u8], read: fn(&[Vec<u8>]) -> ReceivedFrames) {
         while let Some((&step, rest)) = script.split_first() {
             script = rest;
@@ -70,7 +70,8 @@ impl<F: Framing> Play<F> {
                     script = rest;
                     self.send(sent);
                 }
-                // A frame behind its length, or a message, as long as two bytes specify, or longer.
+                // The guest sends a frame behind its length, or a message, whose length two bytes of the script specify, or
+                // more bytes.
                 1 => {
                     let (len, rest) = script.split_at(script.len().min(2));
                     script = rest;
@@ -88,7 +89,8 @@ impl<F: Framing> Play<F> {
         }
         let Self { guest, .. } = &self;
         guest.shutdown(Shutdown::Both).expect("a socket");
-        // Data read earlier, data still in the socket, and the end: the kernel reports unread data again.
+        // The link receives in three calls data that it has read already, data in the socket, and the end: the kernel
+        // reports unread data again.
         for _ in 0..3 {
             self.listen_to_the_end();
         }
@@ -99,12 +101,12 @@ impl<F: Framing> Play<F> {
         match self.guest.write(bytes) {
             Ok(len) => self.sent.push(bytes[..len].to_vec()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.listen_to_the_end(),
-            // The link has closed the socket.
+            // The write fails because the link has closed the socket.
             Err(_) => {}
         }
     }
 
-    /// Receives up to `max` frames. Returns true if there may be more.
+    /// Receives up to `max` frames from the link. Returns true if there may be more.
     fn listen(&mut self, max: usize) -> bool {
         if self.received.end.is_some() {
             return false;
@@ -132,7 +134,7 @@ impl<F: Framing> Play<F> {
     }
 }
 
-/// A frame's bytes, whose head is a copy of their beginning.
+/// Returns all bytes of a frame, whose head is a copy of the first of them.
 fn whole(frame: &pontoon_engine::Frame<'_>) -> Vec<u8> {
     let mut bytes = vec![0; frame.len];
     let mut rest = &mut bytes[..];
@@ -175,7 +177,7 @@ fn stream(sent: &[Vec<u8>]) -> ReceivedFrames {
 
 fn packets(sent: &[Vec<u8>]) -> ReceivedFrames {
     let sound = |message: &&Vec<u8>| (1..=MAX_FRAME).contains(&message.len());
-    // An empty one is the end, as is the socket's.
+    // An empty message ends the input, like the end of the socket.
     let end = sent.iter().position(Vec::is_empty).unwrap_or(sent.len());
     let (frames, malformed): (Vec<_>, Vec<_>) = sent[..end].iter().partition(sound);
     ReceivedFrames {
@@ -185,7 +187,7 @@ fn packets(sent: &[Vec<u8>]) -> ReceivedFrames {
     }
 }
 
-/// Parses `packet` as received on a raw ICMP socket.
+/// Parses `packet` as an ICMP packet that was received on a raw socket.
 fn echo(packet: &[u8], family: Family) {
     if let Some(reply) = echo_reply(packet, family) {
         assert!(packet.get(reply.data).is_some());

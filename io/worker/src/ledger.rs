@@ -1,8 +1,8 @@
-//! The ledger of TCP connections and the guest's address, in memory that the engine shares with the supervisor and with
-//! the engine that replaces it.
+//! Ledger of TCP connections and of the guest's Ethernet address, in memory that the engine shares with the supervisor and
+//! with the engine that replaces it.
 //!
-//! An engine may crash at any instruction, and a compromised one may have written anything. The worst effect of either is
-//! that the next engine sends the guest some invalid segments.
+//! An engine may crash at any instruction, and a compromised engine may have written anything. The worst effect of either
+//! is that the next engine sends invalid segments to the guest.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -13,36 +13,36 @@ use pontoon_engine::ledger::{Ends, Ledger};
 use pontoon_sys::inherited;
 use pontoon_wire::Mac;
 
-/// Room for the connections of every worker.
+/// Ledger in shared memory, with slots for the connections of every worker.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedLedger {
     guest: Option<&'static AtomicU64>,
     words: &'static [AtomicU64],
-    /// Slots of each worker.
+    /// Number of slots of each worker.
     slots: usize,
 }
 
-/// A worker's part.
+/// Part of the ledger that belongs to one worker.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct LedgerPart {
     guest: Option<&'static AtomicU64>,
     words: &'static [AtomicU64],
 }
 
-/// Words of a slot: ports and what is set, then both addresses.
+/// Number of 64-bit words of a slot: one for the flags and both ports, then both addresses.
 const SLOT: usize = 5;
 
-/// The slot has a connection; the guest has an address.
+/// Flag of an entry that is in use: the slot has a connection, or the guest's address is known.
 const SET: u64 = 1 << 63;
 
-/// It is one over IPv6.
+/// Flag of a connection over IPv6.
 const V6: u64 = 1 << 62;
 
 impl SharedLedger {
-    /// Room for `slots` connections of each of `workers`. Make it before the first engine is forked.
+    /// Creates a ledger with slots for `slots` connections of each of `workers` workers, before the first engine is forked.
     ///
     /// # Errors
-    /// Out of memory or address space.
+    /// No memory or address space.
     pub fn new(workers: u8, slots: u32) -> io::Result<Self> {
         let slots = slots as usize + SPARE;
         let words = inherited::words(1 + slots * SLOT * usize::from(workers))?;
@@ -51,7 +51,7 @@ impl SharedLedger {
         Ok(Self { guest, words, slots })
     }
 
-    /// An empty ledger, for an engine that is never restarted.
+    /// Returns an empty ledger, for an engine that is never restarted.
     #[must_use]
     pub const fn none() -> Self {
         Self {
@@ -61,28 +61,29 @@ impl SharedLedger {
         }
     }
 
-    /// Returns the guest's Ethernet address as an earlier engine last saw it.
+    /// Returns the guest's Ethernet address as the last engine has stored it.
     pub(crate) fn guest(&self) -> Option<Mac> {
         let word = self.guest?.load(Ordering::Relaxed);
         let [_, _, mac @ ..] = word.to_be_bytes();
         (word & SET != 0).then_some(Mac(mac))
     }
 
-    pub(crate) fn part(&self, worker: WorkerId) -> Part {
+    pub(crate) fn part(&self, worker: WorkerId) -> LedgerPart {
         let len = self.slots * SLOT;
         let start = len * usize::from(worker.0);
-        Part {
+        LedgerPart {
             guest: self.guest,
             words: self.words.get(start..start + len).unwrap_or_default(),
         }
     }
 }
 
-/// Beyond the limit of flows: workers may each go one beyond, and a slot is taken before another is free.
+/// Slots beyond the limit on flows: each worker may exceed the limit by one flow, and a slot is taken before another is
+/// freed.
 const SPARE: usize = 64;
 
-impl Part {
-    /// Takes out what an earlier engine has left.
+impl LedgerPart {
+    /// Removes and returns the connections that an earlier engine has left in the ledger.
     pub(crate) fn take(&self) -> Vec<Ends> {
         self.words.chunks_exact(SLOT).filter_map(take).collect()
     }
@@ -92,7 +93,7 @@ impl Part {
     }
 }
 
-impl Ledger for Part {
+impl Ledger for LedgerPart {
     fn enter(&self, slot: u32, ends: Ends) {
         let Some([head, rest @ ..]) = self.slot(slot) else {
             return;
@@ -104,7 +105,7 @@ impl Ledger for Part {
             pair[0].store(high, Ordering::Relaxed);
             pair[1].store(low, Ordering::Relaxed);
         }
-        // Last: a slot that is set is whole.
+        // The head is written last: a slot whose flag is set is complete.
         head.store(SET | v6 | ports, Ordering::Release);
     }
 
@@ -126,7 +127,7 @@ fn take(slot: &[AtomicU64]) -> Option<Ends> {
     let [head, rest @ ..] = slot else {
         return None;
     };
-    // A slot that was never written is only read: a write would allocate its page.
+    // A slot that was never written is only read here: a write would allocate its page.
     let set = head.load(Ordering::Acquire);
     if set & SET == 0 {
         return None;

@@ -1,4 +1,4 @@
-//! The engine process: the loops of its workers, which drive the packet engine between links and host sockets.
+//! Engine process: the loops of its workers, which drive the packet engine between links and host sockets.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,34 +39,35 @@ use pontoon_test_support::namespace;
 
 use messages::{EngineChannel, Report};
 
-/// The input of an engine process. Descriptors are opened by the supervisor, which keeps copies for the next engine,
-/// should this one crash.
+/// Configuration and descriptors of an engine process. The supervisor opens the descriptors, and keeps copies for the next
+/// engine in case this one crashes.
 #[derive(Debug)]
 pub struct EngineSetup {
-    /// The configuration of the engine.
+    /// Configuration of the packet engine.
     pub config: Config,
-    /// Addresses that the host owns now, and ranges of which it takes every address for its own.
+    /// Addresses of the host, and prefixes that a route of type `local` delivers to it.
     pub owned: Vec<IpNet>,
-    /// One socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP), non-blocking.
+    /// One host socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP), non-blocking.
     pub published: Vec<OwnedFd>,
-    /// Raw ICMP and ICMPv6 sockets, where the caller had the privilege.
+    /// Raw ICMP and ICMPv6 sockets, if the supervisor had the privilege to open them.
     pub raw_icmp: [Option<OwnedFd>; 2],
-    /// The method of waiting for work.
+    /// Way in which workers wait for input: spinning or sleeping.
     pub pacing: Pacing,
-    /// The source of the host side's packets; `None`: the kernel's choice.
+    /// Source address or interface of host sockets; `None` leaves the choice to the kernel.
     pub outbound: Outbound,
-    /// A record of the workers' connections for the next engine.
+    /// Ledger of the workers' TCP connections, for the next engine.
     pub ledger: ledger::SharedLedger,
     /// Memory for the workers' statistics.
     pub stats: stats::StatsTable,
     /// The generation of the egress rules in `config`, at least 1.
     pub rules_generation: u64,
-    /// Sets the level of the process's log.
+    /// Function that sets the level of the process's log.
     pub set_log_level: fn(LevelFilter),
 }
 
 impl EngineSetup {
-    /// The same, with the descriptors, of which none are left here: for a child, in whose memory this is a copy.
+    /// Returns the setup with the descriptors, and leaves none in `self`. For a child process, in whose memory `self` is a
+    /// copy of the parent's.
     #[must_use]
     pub fn take(&mut self) -> Self {
         Self {
@@ -83,22 +84,24 @@ impl EngineSetup {
         }
     }
 
-    /// Every descriptor that the engine process needs of it.
+    /// Returns all descriptors of the setup, which the engine process must not close.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let raw_icmp = self.raw_icmp.iter().flatten();
         self.published.iter().chain(raw_icmp).map(AsFd::as_fd)
     }
 }
 
-/// Opens what the workers need, enters the sandbox, and moves packets until the supervisor's end closes or the guest is
-/// gone. No byte of the guest is processed before the process is in the sandbox.
+/// Runs an engine process: opens the descriptors of the workers' loops, enters the sandbox, and moves packets until the
+/// supervisor closes its end of the channel `supervisor` or the guest disconnects and no other can connect. No byte of the
+/// guest is processed before the process is in the sandbox.
 ///
-/// The engine exits when the supervisor closes its end of the channel `supervisor`. [`Report::Ready`] on it means that the workers are about to run.
+/// [`Report::Ready`] on the channel means that the workers are about to run.
 ///
-/// The process has one thread when this is called: the first worker's. SIGPIPE is of no concern, as the Rust runtime
+/// The process must have one thread, which becomes the first worker's. SIGPIPE cannot occur, because the Rust runtime
 /// ignores it and no send raises it.
 ///
 /// # Errors
+/// The engine could not start, or had to stop; the text names the operation that failed.
 /// The engine could not start, or had to stop; the text names what failed.
 pub fn run(
     setup: EngineSetup,
@@ -118,19 +121,19 @@ pub fn run(
     attachment.serve(mtu, engine)
 }
 
-/// The same without a sandbox, in a thread of the caller, whose process stays as it is.
+/// Runs an engine as [`run`] does, but without a sandbox, in a thread of the caller, whose process is unchanged.
 ///
 /// # Errors
-/// As [`run`].
+/// Same as [`run`].
 pub fn carry(setup: EngineSetup, attachment: Attachment, supervisor: EngineChannel) -> io::Result<()> {
     let mtu = setup.config.mtu;
     without_sandbox(setup, supervisor, |engine| attachment.serve(mtu, engine))
 }
 
-/// As [`carry`], for the guest of a VMM in this process.
+/// Runs an engine as [`carry`] does, for the guest of a VMM in this process.
 ///
 /// # Errors
-/// As [`run`].
+/// Same as [`run`].
 pub fn carry_in_process(setup: EngineSetup, link: VhostUser, supervisor: EngineChannel) -> io::Result<()> {
     without_sandbox(setup, supervisor, |engine| engine.serve(vec![link]))
 }
@@ -148,7 +151,7 @@ fn without_sandbox(
     })
 }
 
-/// An engine without its links.
+/// Engine that is to be started, without its links.
 struct EngineStart<'a> {
     setup: EngineSetup,
     sandbox: Option<Sandbox>,
@@ -157,7 +160,7 @@ struct EngineStart<'a> {
 }
 
 impl LinkServer for EngineStart<'_> {
-    /// Runs a worker on each of `links`.
+    /// Runs a worker on each of `links`, which all belong to one guest.
     fn serve<L: Link>(self, links: Vec<L>) -> io::Result<()> {
         let Self {
             setup,
@@ -192,18 +195,18 @@ impl LinkServer for EngineStart<'_> {
     }
 }
 
-/// Returns resource limits that an engine never reaches. A worker begins with 36 MiB of memory, a flow has less than 1
-/// KiB, and tables double when they grow; the end-to-end tests, with 10,000 flows that stall, bring it to 40.
+/// Returns resource limits that an engine does not reach in normal operation. A worker begins with 36 MiB of memory, a flow
+/// has less than 1 KiB, and tables double when they grow; the end-to-end tests, with 10,000 flows that stall, reach 40 MiB.
 fn most(max_flows: u32, workers: usize) -> ResourceLimits {
     let workers = workers as u64;
     ResourceLimits {
         memory: (512 << 20) + workers * (256 << 20) + u64::from(max_flows) * (8 << 10),
-        // A capture's writer, and those of captures that come to their end.
+        // The further threads are those that write the files of captures, also of captures that are ending.
         threads: workers + 8,
     }
 }
 
-/// Raises the soft limit of descriptors to the hard one: each flow has one.
+/// Raises the soft limit on descriptors to the hard one, because each flow has a descriptor.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -1,21 +1,21 @@
-//! Logs the flows that limits have refused, at most once a minute.
+//! Log of the flows that limits have refused, written at most once a minute.
 
 use std::fmt;
 use std::time::Duration;
 
 use pontoon_engine::{Config, Counters, Instant};
 
-/// The limits on flows, and how many were refused by them.
+/// Limits on flows, and the number of flows that they have refused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlowLimits {
     max_flows: u32,
     max_flow_rate: Option<u32>,
-    /// Refusals that have been logged.
+    /// Number of refusals that have been logged.
     known: u64,
     logged: Option<Instant>,
 }
 
-/// Flows that limits have refused since the last log message, and the limits.
+/// Number of flows that limits have refused since the last log line, and the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RefusedFlows {
     refused: u64,
@@ -33,7 +33,7 @@ impl FlowLimits {
         }
     }
 
-    /// Returns the refused flows to be logged, at most once a minute.
+    /// Returns the refused flows that are to be logged, at most once a minute.
     pub(crate) fn take_refused(&mut self, counters: &Counters, now: Instant) -> Option<RefusedFlows> {
         let refused = counters.flows_refused - self.known;
         if refused == 0 || self.logged.is_some_and(|logged| now.since(logged) < QUIET) {

@@ -1,5 +1,5 @@
-//! State that the workers of one engine share: the directory of flows, an inbox for each, and some counts. An engine with
-//! one worker does not have it.
+//! State that the workers of one engine share: the directory of flow owners, an inbox for each worker, and counts for the
+//! common limits. An engine with one worker has no mesh.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,43 +22,43 @@ mod tests;
 use directory::Directory;
 use inbox::Inbox;
 
-/// The shared state of all workers.
+/// State that all workers of an engine share.
 #[derive(Debug)]
 struct WorkerMesh {
     directory: Directory,
-    /// By worker.
+    /// Inbox of each worker, by its index.
     inboxes: Vec<Inbox>,
-    /// Flows of all workers.
+    /// Number of flows of all workers.
     flows: AtomicU32,
-    /// Flows that clients of published TCP ports opened.
+    /// Number of flows that clients of each published TCP port have opened.
     clients: Mutex<PortClients>,
-    /// Datagram flows that may be evicted, by worker.
+    /// Number of datagram flows of each worker that may be evicted.
     evictable: Vec<AtomicU32>,
-    /// UDP ports of the host that all workers' endpoints hold: IPv4, IPv6.
+    /// Number of UDP ports of the host that the endpoints of all workers hold: IPv4, IPv6.
     ports: [AtomicU32; 2],
-    /// When the last flow would have begun, had all come evenly, in nanoseconds.
+    /// Time at which the last flow would have begun if all flows had begun at the permitted rate, in nanoseconds.
     flow_due: AtomicU64,
-    /// The guest's Ethernet address, in the low 48 bits.
+    /// Ethernet address of the guest, in the low 48 bits.
     guest_mac: AtomicU64,
-    /// A worker's loop has ended, so that all are to end.
+    /// True if the loop of a worker has ended, so that all loops have to end.
     ended: AtomicBool,
 }
 
-/// One worker's access to the shared state.
+/// Access of one worker to the state that all workers share.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerHandle {
     mesh: Arc<WorkerMesh>,
     me: WorkerId,
 }
 
-/// Ends every worker's loop when it is dropped.
+/// Guard that ends the loops of all workers when it is dropped.
 #[derive(Debug)]
 pub(crate) struct EndsAll(Arc<WorkerMesh>);
 
 /// Creates the shared state of `workers` workers, and returns a handle for each.
 ///
 /// # Errors
-/// Out of descriptors.
+/// No free descriptor for an inbox's eventfd.
 pub(crate) fn handles(workers: u8, guest_mac: Mac) -> io::Result<Vec<WorkerHandle>> {
     let inboxes = iter::repeat_with(Inbox::new)
         .take(workers.into())
@@ -82,41 +82,41 @@ pub(crate) fn handles(workers: u8, guest_mac: Mac) -> io::Result<Vec<WorkerHandl
 }
 
 impl WorkerHandle {
-    /// Returns a descriptor that becomes readable when something is put into this worker's inbox; to be registered edge
-    /// triggered.
+    /// Returns the eventfd that becomes readable when an entry is added to this worker's inbox. It has to be registered
+    /// edge triggered.
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.inbox().event()
     }
 
-    /// Passes up to a burst of frames from the inbox to `sink`, unless it is empty. Returns their number, and true if there
-    /// may be more; otherwise the descriptor becomes readable for the next one.
+    /// Passes up to a burst of frames from this worker's inbox to `sink`, unless it is empty. Returns their number, and
+    /// true if there may be more; otherwise the eventfd becomes readable for the next one.
     pub(crate) fn receive(&self, sink: impl FnOnce(&[Handed<'_>])) -> (usize, bool) {
         self.inbox().receive(sink)
     }
 
-    /// Takes the supervisor's updates that another worker has forwarded.
+    /// Takes the updates of the supervisor that another worker has forwarded.
     pub(crate) fn updates(&self) -> Vec<Update> {
         self.inbox().updates()
     }
 
-    /// Forwards an update of the supervisor's to the other workers.
+    /// Forwards an update of the supervisor to the other workers.
     pub(crate) fn forward(&self, update: &Update) {
         for inbox in self.others() {
             inbox.put_update(update.clone());
         }
     }
 
-    /// The guest's Ethernet address, as some worker last saw it.
+    /// Returns the Ethernet address of the guest, as the last worker that learned it has stored it.
     pub(crate) fn guest_mac(&self) -> Mac {
         from_word(self.mesh.guest_mac.load(Ordering::Relaxed))
     }
 
-    /// Returns true if the loop of some worker has ended.
+    /// Returns true if the loop of a worker has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.mesh.ended.load(Ordering::Acquire)
     }
 
-    /// To be held while this worker's loop runs.
+    /// Returns a guard that the worker holds while its loop runs.
     pub(crate) fn ends_all(&self) -> EndsAll {
         EndsAll(Arc::clone(&self.mesh))
     }

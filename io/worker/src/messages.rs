@@ -1,4 +1,4 @@
-//! Messages between supervisor and engine.
+//! Messages between the supervisor and the engine.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,58 +19,59 @@ pub use flows::{FlowPage, FlowPageRequest};
 pub use owned::{OwnedPart, OwnedParts};
 pub use port_update::{PortError, PortUpdate};
 
-/// Bytes of the longest message.
+/// Limit on the size of a message in bytes.
 pub const MAX_LEN: usize = 64 << 10;
 
-/// Bytes of the longest text in a [`Report`].
+/// Limit on the length of a text in a [`Report`] in bytes.
 pub const MAX_TEXT: usize = 4096;
 
-/// The engine's end of its channel to the supervisor.
+/// Engine's end of its channel to the supervisor.
 pub type EngineChannel = Channel<Report, Update>;
 
-/// The supervisor's end of its channel to the engine.
+/// Supervisor's end of its channel to the engine.
 pub type SupervisorChannel = Channel<Update, Report>;
 
-/// A message of the supervisor to a running engine.
+/// Message of the supervisor to a running engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Update {
-    /// The host's resolvers changed.
+    /// Resolvers of the host, which have changed.
     Resolvers(Vec<SocketAddr>),
-    /// The host's own addresses changed, or ranges of which it takes every address for its own. See [`Update::owned`].
+    /// Addresses of the host, and prefixes that a route of type `local` delivers to it, which have changed. See
+    /// [`Update::owned`].
     Owned(#[serde(with = "text::list")] Vec<IpNet>),
-    /// Some of them, if one message has no room for all.
+    /// Part of a list of the host's addresses that does not fit into one message.
     OwnedPart(OwnedPart),
     /// The addresses from which the host sends to other hosts changed: IPv4, IPv6.
     HostAddresses([Option<IpAddr>; 2]),
-    /// The host has got, or lost, its IPv6 default route.
+    /// True if the host has an IPv6 default route now, false if it has lost it.
     Ipv6Route(bool),
-    /// The user's rules changed.
+    /// Egress rules, which the user has changed.
     Rules(RulesUpdate),
-    /// Published ports changed: [`Update::MAX_PORT_UPDATES`] at most, in order. The other variants are states, of which the
-    /// last one counts; this one is an event.
+    /// Changes of published ports, at most [`Update::MAX_PORT_UPDATES`], in order. The other variants are states, of which
+    /// only the latest is relevant; this one is an event.
     Published(Vec<PortUpdate>),
-    /// The level of the engine's log.
+    /// Level of the engine's log.
     LogLevel(#[serde(with = "text")] LevelFilter),
     /// Requests a [`Report::Confirmed`] with this number from each worker.
     Confirm(u64),
-    /// Requests some of a worker's flows: [`Report::Flows`].
+    /// Request to one worker for a page of its flows: [`Report::Flows`].
     Flows(FlowPageRequest),
-    /// A capture starts or stops: an event, too. [`Report::Captured`] reports its end.
+    /// Start or stop of a capture; also an event. [`Report::Captured`] reports its end.
     Capture(CaptureCommand),
 }
 
-/// A message of the engine to the supervisor.
+/// Message of the engine to the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
-    /// Privileges are dropped and the loop runs.
+    /// The engine has dropped its privileges, and its loop runs.
     Ready,
     /// A worker has applied all earlier updates, and published its statistics after that.
     Confirmed(Confirmation),
-    /// Some of a worker's flows.
+    /// Page of a worker's flows, in reply to [`Update::Flows`].
     Flows(FlowPage),
-    /// A capture has ended, and its file is complete.
+    /// Result of a capture that has ended and whose file is complete.
     Captured(CaptureResult),
     /// The engine exits because of this error.
     Failed(String),
@@ -91,19 +92,19 @@ pub struct RulesUpdate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confirmation {
-    /// The number of the request.
+    /// Number of the request, from [`Update::Confirm`].
     pub round: u64,
-    /// The worker.
+    /// Index of the worker.
     pub worker: u8,
-    /// Published ports that it could not take over: [`PortError::MOST`] at most.
+    /// Published ports that the worker could not take over, at most [`PortError::MOST`].
     pub port_errors: Vec<PortError>,
 }
 
 impl Update {
-    /// Published ports in one message, each of which may have a socket.
+    /// Limit on the port updates in one message, each of which may have a socket.
     pub const MAX_PORT_UPDATES: usize = MAX_DESCRIPTORS;
 
-    /// Returns the messages, in order, for a changed list of the host's own addresses, of any length.
+    /// Returns the messages, in order, that send a list of the host's own addresses of any length.
     #[must_use]
     pub fn owned(list: Vec<IpNet>) -> Vec<Self> {
         if list.len() <= OwnedPart::MOST {
@@ -133,7 +134,7 @@ impl ChannelMessage for Update {
         }
     }
 
-    /// A port without its socket is reported as an error of this port only.
+    /// A port whose socket could not be received is reported as an error of this port only.
     fn may_lack_descriptors(&self) -> bool {
         matches!(self, Self::Published(_))
     }
@@ -160,8 +161,8 @@ impl ChannelMessage for Update {
         }
     }
 
-    /// Returns true if the update is a state that does not depend on earlier events. A reply to a request confirms all
-    /// updates before the request, so that requests must not overtake.
+    /// Returns true if the update is a state that does not depend on earlier events. Requests must not overtake other
+    /// updates, because the reply to a request confirms all updates before it.
     fn may_overtake(&self) -> bool {
         match self {
             Self::Resolvers(_)

@@ -1,8 +1,8 @@
-//! Decides whether a worker that has no work polls or sleeps.
+//! Decision of a worker without work to spin or to sleep.
 //!
-//! Waking a sleeping thread costs as much as the rest of a round trip, so that `hybrid` polls for a moment before it
-//! sleeps. It polls only if another CPU can do the work that is waited for, only right after a short turn of work, only
-//! while most waits after such work are short, and at most a fifth of the time without finding work.
+//! Waking a sleeping thread takes as long as all other steps of a round trip, so `hybrid` spins for a short time before it
+//! sleeps. It spins only if another CPU can do the awaited work, only directly after a short turn of work, only while most
+//! waits after such work are short, and at most a fifth of the time without finding work.
 
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ use tracing::debug;
 
 use crate::cpus;
 
-/// Returns the pacing that is possible for `workers` threads of a process that may use as many CPUs as the caller. It
-/// must be called outside of the sandbox, whose cgroup namespace hides the quota (cgroup_namespaces(7)).
+/// Returns the pacing that is possible for `workers` threads of a process that may use as many CPUs as the caller;
+/// `wanted`, if there are enough. It must be called outside of the sandbox, whose cgroup namespace hides the CPU quota
+/// (cgroup_namespaces(7)).
 #[must_use]
 pub fn here(wanted: Pacing, workers: u8) -> Pacing {
     // While one worker spins, the others and their peers need CPUs too.
@@ -26,7 +27,7 @@ pub fn here(wanted: Pacing, workers: u8) -> Pacing {
     pacing
 }
 
-/// With fewer than 2 CPUs, spinning would take the CPU from the very work that is waited for.
+/// Returns the pacing for `cpus` CPUs. With fewer than 2, spinning would occupy the CPU that the awaited work needs.
 fn on(wanted: Pacing, cpus: f64) -> Pacing {
     match wanted {
         Pacing::Hybrid if cpus < 2.0 => Pacing::Event,
@@ -34,54 +35,57 @@ fn on(wanted: Pacing, cpus: f64) -> Pacing {
     }
 }
 
-/// The period to which [`ALLOWANCE`] applies.
+/// Period to which [`ALLOWANCE`] applies.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// The longest time of polling without finding work in a [`PERIOD`].
+/// Limit on the time of spinning without finding work in one [`PERIOD`].
 const ALLOWANCE: Duration = Duration::from_millis(20);
 
-/// The method of waiting until there is work.
+/// Way in which a worker waits until there is work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Poll again at once.
+    /// Poll the inputs again immediately.
     No,
     /// Sleep until an event or a timer.
     Sleep,
 }
 
-/// The side from which the work of a turn came. The host replies to a guest soon, while a guest may pause between requests:
-/// a client that sends a hundred requests a second gets its replies at once, and no worker polls between its requests.
+/// Side from which the work of a turn came. The pacer distinguishes them because the host replies to a guest soon, while a
+/// guest may pause between requests: with a guest that sends a hundred requests per second, workers spin while they wait
+/// for replies, and sleep between its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// From the guest's frames, wherever else as well.
+    /// The work included frames of the guest.
     Guest,
-    /// From sockets, or another worker.
+    /// The work came only from host sockets or from another worker.
     Host,
 }
 
-/// One worker's pacing.
+/// Pacing of one worker: decides after each turn whether the worker spins or sleeps.
 #[derive(Debug)]
 pub(crate) struct Pacer {
     pacing: Pacing,
-    /// The wait under way.
+    /// Current wait for work, if the worker has none.
     waiting: Option<SpinWait>,
-    /// After work of each side. (With one ration for all spins, a single miss meant sleeping for up to 80 ms: the 99th
-    /// percentile of round trips was 117 us and is 59. Medians of 9 interleaved, 2026-11-21.)
+    /// Lengths of recent waits, after work of each side. (With a common allowance for all spins, a single unsuccessful spin
+    /// meant sleeping for up to 80 ms: the 99th percentile of round trips was 117 us and is 59. Medians of 9 interleaved,
+    /// 2026-11-21.)
     waits: [WaitHistory; 2],
     period: Instant,
-    /// The time of polling without finding work since `period` began.
+    /// Time of spinning without finding work since `period` began.
     spun: Duration,
 }
 
-/// A wait for work.
+/// Wait for work that has not ended.
 #[derive(Clone, Copy, Debug)]
 struct SpinWait {
-    /// The side of the last work.
+    /// Side of the last work.
     after: Side,
     since: Instant,
     spin: Spin,
 }
 
+/// State of a wait: sleeping, spinning, or spinning until the time for it expired without work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spin {
     None,
@@ -101,7 +105,7 @@ impl Pacer {
         }
     }
 
-    /// Returns the method of waiting after a turn without work at `now`.
+    /// Returns how to wait after a turn without work, at the time `now`.
     pub(crate) fn idle(&mut self, now: Instant) -> Wait {
         match self.pacing {
             Pacing::Poll => Wait::No,
@@ -110,15 +114,15 @@ impl Pacer {
         }
     }
 
-    /// There is more to do, and nothing to wait for.
+    /// Returns how to wait after a turn that has more work to do: not at all.
     pub(crate) fn busy(&mut self) -> Wait {
         self.waiting = None;
         Wait::No
     }
 
-    /// Returns the method of waiting after a turn that found the link full: the guest, which has to empty it, needs the
-    /// CPU. (Polling meanwhile, TCP down to a machine without offloads at MTU 1500 went at 2,930 Mbit/s; it goes at
-    /// 3,760. Medians of 3 interleaved, 2026-11-21.)
+    /// Returns how to wait after a turn that found the link full: the worker sleeps, because the guest needs the CPU to
+    /// empty the link. (With spinning, TCP to a machine without offloads at MTU 1500 had 2,930 Mbit/s; it has 3,760.
+    /// Medians of 3 interleaved, 2026-11-21.)
     pub(crate) fn blocked(&mut self) -> Wait {
         self.waiting = None;
         match self.pacing {
@@ -127,7 +131,7 @@ impl Pacer {
         }
     }
 
-    /// Returns the method of waiting after a turn that worked from `begin` to `end` on input from the side `from`.
+    /// Returns how to wait after a turn that worked from `begin` to `end`, on input from the side `from`.
     pub(crate) fn worked(&mut self, from: Side, begin: Instant, end: Instant) -> Wait {
         match self.pacing {
             Pacing::Poll => Wait::No,
@@ -138,9 +142,9 @@ impl Pacer {
                         over.spin != Spin::InVain && WaitHistory::is_short(begin.since(over.since));
                     self.waits[over.after as usize].record(is_short);
                 }
-                // Bulk: a wake-up is little beside such a turn, and the sender and the receiver need the CPUs. With BBR
-                // at both ends, TCP up went from 17.0 to 20.0 Gbit/s (medians of 9 interleaved, 2 cores, 2026-11-21);
-                // round trips stayed as they were.
+                // After bulk transfer the worker sleeps: a wake-up costs little compared with such a turn, and the sender
+                // and the receiver need the CPUs. With BBR at both ends, TCP up went from 17.0 to 20.0 Gbit/s (medians of 9
+                // interleaved, 2 cores, 2026-11-21); round trips were unchanged.
                 let is_bulk = end.since(begin) > BUSY_POLL;
                 if !is_bulk {
                     self.update_period(end);
@@ -159,7 +163,7 @@ impl Pacer {
         }
     }
 
-    /// Begins a new period if the last one is over.
+    /// Begins a new period if the current one is over.
     fn update_period(&mut self, now: Instant) {
         if now.since(self.period) >= PERIOD {
             self.period = now;
@@ -167,12 +171,12 @@ impl Pacer {
         }
     }
 
-    /// Returns true if polling is worthwhile after work of the side `from`.
+    /// Returns true if spinning is worthwhile after work of the side `from`.
     fn pays(&self, from: Side) -> bool {
         self.spun < ALLOWANCE && self.waits[from as usize].should_busy_poll()
     }
 
-    /// Continues a spin that is under way. Without one, the worker was woken by something that is not work, such as a timer.
+    /// Continues the current spin. If there is none, the worker was woken by something that is not work, such as a timer.
     fn look_on(&mut self, now: Instant) -> Wait {
         match &mut self.waiting {
             Some(waiting) if waiting.spin == Spin::UnderWay => {

@@ -1,8 +1,9 @@
 //! The statistics of the workers, in memory that the supervisor shares with them and reads without a message to them.
 //!
-//! Each worker has a row of 64-bit words: it copies its counters there before it sleeps, and every [`INTERVAL`] while it does not
-//! sleep. Counters of the process are in the first worker's row; threads other than workers add to them as well. A reader may find some words of one copy and some of the next: each counter is
-//! monotone by itself, and nothing is computed from several of them. Only the hits of egress rules belong to a list, which has
+//! Each worker has a row of 64-bit words: it copies its counters there before it sleeps, and every millisecond while it
+//! does not sleep. Counters of the process are in the first worker's row; threads other than workers add to them as well.
+//! A reader may find some words of one copy and some of the next: each counter is monotone by itself, and nothing is
+//! computed from several of them. Only the hits of egress rules belong to a list, which has
 //! a generation; see [`StatsTable::hits`].
 //!
 //! A compromised engine may write anything, at any time. A reader takes each word once, as a number that has no influence on

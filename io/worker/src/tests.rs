@@ -16,14 +16,14 @@ use crate::messages::SupervisorChannel;
 use crate::namespace::{self, ip};
 
 mod machine;
-/// As far as a thread can be in one.
+/// The sandbox of the test's engine has only the layers that a single thread of a process can enter.
 const SANDBOX: Sandbox = Sandbox {
     role: Role::Engine,
     namespaces: Namespaces::NONE,
     required: false,
 };
 
-/// A new tap of this namespace.
+/// Returns a new tap of this network namespace with `queues` queues.
 fn tap(queues: u8) -> Attachment {
     let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), queues).unwrap();
     ip("link set tap0 up");
@@ -34,7 +34,7 @@ fn tap(queues: u8) -> Attachment {
     })
 }
 
-/// Returns the setup of an engine, and both ends of the supervisor's channel.
+/// Returns the setup of an engine, and both ends of its channel to the supervisor.
 fn setup(pacing: Pacing, workers: u8) -> (EngineSetup, EngineChannel, SupervisorChannel) {
     let (supervisor, ours) = seqpacket::pair().unwrap();
     let mut config = settings::config(1500);
@@ -57,7 +57,7 @@ fn setup(pacing: Pacing, workers: u8) -> (EngineSetup, EngineChannel, Supervisor
     (setup, ours, SupervisorChannel::new(supervisor, 0).unwrap())
 }
 
-/// An engine, in a thread of its own, as it drops its privileges for good.
+/// Starts an engine in a thread of its own, because the engine drops the thread's privileges irrevocably.
 fn spawn(
     setup: EngineSetup,
     attachment: Attachment,
@@ -96,10 +96,10 @@ fn engine_runs_unprivileged_until_the_supervisor_closes_the_channel() {
                     seqpacket::send(&supervisor, b"nonsense", &[]).unwrap();
                     thread::sleep(Duration::from_millis(50));
                 });
-                // In a thread of its own, as it drops its privileges for good.
+                // The engine has a thread of its own, because it drops the thread's privileges irrevocably.
                 let engine = thread::spawn(move || {
                     run(setup, attachment, SANDBOX, &Disabled::from_env().unwrap(), ours).unwrap();
-                    // The sandbox does not permit the call.
+                    // The seccomp filter refuses the call.
                     assert_eq!(
                         caps::verify().unwrap_err().kind(),
                         io::ErrorKind::PermissionDenied
@@ -125,7 +125,7 @@ fn engine_ends_when_the_interface_is_deleted() {
     });
 }
 
-/// A listening socket without a file, and its name.
+/// Returns a listening Unix socket with an abstract name, and its address.
 fn listener(name: &str) -> (OwnedFd, SocketAddr) {
     let name = format!("pontoon-worker.{}.{name}", std::process::id());
     let name = SocketAddr::from_abstract_name(name).unwrap();

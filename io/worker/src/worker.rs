@@ -1,4 +1,4 @@
-//! The loop of a worker: waits for events, processes frames and sockets, and expires timers.
+//! Loop of a worker: waits for events, processes frames and sockets, and expires timers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,23 +32,23 @@ mod updates;
 pub(crate) use reports::Tally;
 pub(crate) use steps::PendingInput;
 
-/// A worker: an engine between the two halves of a link and the host's sockets.
+/// Worker: an engine between the two halves of a link and the host's sockets.
 #[derive(Debug)]
 pub(crate) struct Worker<L> {
     pub(crate) engine: Engine<KernelHost>,
     pub(crate) host: KernelHost,
     pub(crate) link: L,
-    /// The supervisor's channel, in the first worker only, which forwards updates to the others.
+    /// Channel to the supervisor, in the first worker only, which forwards updates to the other workers.
     pub(crate) supervisor: Option<EngineChannel>,
-    /// The channel for reports to the supervisor. All workers send on it.
+    /// Channel for reports to the supervisor, on which all workers send.
     pub(crate) reports: EngineChannel,
-    /// Access to the other workers, if there are any.
+    /// Access to the other workers; `None` for a single worker.
     pub(crate) handle: Option<WorkerHandle>,
     pub(crate) pacer: Pacer,
     pub(crate) limits: FlowLimits,
-    /// Frames that the link dropped for invalid offload metadata or an invalid length.
+    /// Number of frames that the link dropped for invalid offload metadata or an invalid length.
     pub(crate) malformed: u64,
-    /// The number of frames in each burst that was not empty.
+    /// Histogram of the number of frames in each burst that was not empty.
     pub(crate) histograms: WorkerHistograms,
     /// Memory for the statistics, and the time at which they were last copied there.
     pub(crate) stats: RowWriter,
@@ -58,38 +58,38 @@ pub(crate) struct Worker<L> {
     pub(crate) published_rules: Option<(u64, u64)>,
     /// The generation of the egress rules.
     pub(crate) rules_generation: u64,
-    /// Connections of the engine before this one. They are resolved when a guest is attached.
+    /// TCP connections of the previous engine, which are reset when a guest is attached.
     pub(crate) orphans: Vec<Ends>,
-    /// The process's sandbox, in the first worker only, which reports it.
+    /// Layers of the process's sandbox, in the first worker only, which reports them.
     pub(crate) sandbox: Option<Layers>,
-    /// Starts and stops the process's captures.
+    /// Control of the captures of the process.
     pub(crate) capture_control: Arc<CaptureControl>,
-    /// The queue for copies of frames, from the next turn on; `None`: frames are not captured.
+    /// Queue for copies of frames, from the next turn on; `None` if frames are not captured.
     pub(crate) capture_queue: Option<Arc<CaptureQueue>>,
-    /// The part of the host's addresses received so far, if they do not fit into one message.
+    /// Parts of the list of the host's addresses that were received so far, if the list does not fit into one message.
     pub(crate) gathered: OwnedParts,
-    /// Sets the level of the process's log.
+    /// Function that sets the level of the process's log.
     pub(crate) set_log_level: fn(LevelFilter),
     /// Published ports that this worker could not take over, with the reasons.
     pub(crate) port_errors: BTreeMap<(Protocol, SocketAddr), PortError>,
-    /// Sources with input that is left from the last turn.
+    /// Sources whose input was not completely processed in the last turn.
     pub(crate) pending: PendingInput,
 }
 
-/// The reason for which the loop ended.
+/// Reason for which the loop of a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoopEnd {
-    /// The supervisor closed its end.
+    /// The supervisor closed its end of the channel.
     Supervisor,
-    /// The guest disconnected, and no other can connect.
+    /// The guest disconnected, and no other guest can connect.
     Link,
-    /// Another worker's loop has ended.
+    /// The loop of another worker has ended.
     Peer,
     /// A capture starts or stops: the loop has to be run again on a link of the other type.
     Capture,
 }
 
-/// Returns the current time (CLOCK_MONOTONIC). It is read once or twice a turn.
+/// Returns the current time (CLOCK_MONOTONIC). A worker reads it once or twice in a turn.
 pub(crate) fn now() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -97,7 +97,8 @@ pub(crate) fn now() -> Instant {
 }
 
 impl<L: Link> Worker<L> {
-    /// Moves packets until the supervisor closes its end of the channel, or the guest disconnects for good.
+    /// Runs the worker's loop until the supervisor closes its end of the channel, or the guest disconnects and no other can
+    /// connect.
     ///
     /// One turn processes at most [`BURST`](pontoon_link::BURST) frames, [`EVENTS`](pontoon_event::EVENTS) events and one
     /// quantum of each ready flow, then waits. No other function of a worker waits.
@@ -115,7 +116,8 @@ impl<L: Link> Worker<L> {
                 self.engine.set_guest_mac(handle.guest_mac());
             }
 
-            // Input: frames from the guest and events on the host's sockets. Each of them is first in every other turn.
+            // Each of the two kinds of input, frames of the guest and events on host sockets, is processed first in every
+            // other turn.
             let mut worked = None;
             for sockets in [sockets_first, !sockets_first] {
                 if sockets {
@@ -138,19 +140,19 @@ impl<L: Link> Worker<L> {
                 if self.disconnect(reason, begin) == NextGuest::Never {
                     return Ok(LoopEnd::Link);
                 }
-                // A command that the front-end wrote before it disconnected is processed when frames are received.
+                // Receiving frames also processes a command that the front-end wrote before it disconnected.
                 pending.frames = true;
             }
             self.log_failures(begin);
 
-            // A worker that captures runs on a link of another type, so that one that does not capture need not check for
-            // each frame whether to copy it.
+            // A worker that captures runs on a link of another type, so that a worker that does not capture need not check
+            // for each frame whether to copy it.
             if std::mem::take(&mut self.pending.capture) {
                 self.pending = pending;
                 return Ok(LoopEnd::Capture);
             }
 
-            // Sockets for the next flows are opened here, when all output of this turn has been sent.
+            // Sockets for the next flows are opened here, after all output of this turn was sent.
             self.host.prepare();
             self.link.retry_accept(self.host.epoll());
             let wait = self.wait(&mut pending, worked, more, begin);
@@ -174,7 +176,7 @@ impl<L: Link> Worker<L> {
         }
     }
 
-    /// Detaches the guest and closes its flows. They remain if no other guest can connect, as the loop ends.
+    /// Detaches the guest and closes its flows. If no other guest can connect, the flows are kept, because the loop ends.
     #[cold]
     fn disconnect(&mut self, reason: Disconnected, now: Instant) -> NextGuest {
         match reason {
@@ -216,8 +218,8 @@ impl<L: Link> Worker<L> {
         }
     }
 
-    /// Does the work that is left for idle times, and returns how long to sleep: until the next timer, without limit if
-    /// there is none.
+    /// Does the work that was deferred to idle times, and returns the time for which to sleep: until the next timer, or
+    /// `None` if there is none.
     #[inline]
     fn sleep_timeout(&mut self, pending: &mut PendingInput, now: Instant) -> Option<Duration> {
         self.engine
@@ -239,7 +241,7 @@ impl<L: Link> Worker<L> {
             .min()
     }
 
-    /// Returns the worker with another link, which `link` makes of the present one.
+    /// Returns the worker with another link, which `link` makes of the current one.
     pub(crate) fn on<M: Link>(self, link: impl FnOnce(L) -> M) -> Worker<M> {
         Worker {
             engine: self.engine,

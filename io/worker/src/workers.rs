@@ -1,4 +1,4 @@
-//! The workers of an engine: they are built together and end together.
+//! Workers of an engine, which are built together and end together.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +24,7 @@ use crate::pacing::Pacer;
 use crate::stats::WorkerHistograms;
 use crate::worker::{self, LoopEnd, PendingInput, Tally, Worker};
 
-/// Builds a worker for each of the links, which are one guest's.
+/// Builds a worker for each of `links`, which all belong to one guest.
 pub(crate) fn build<L: Link>(
     mut setup: EngineSetup,
     links: Vec<L>,
@@ -56,7 +56,7 @@ pub(crate) fn build<L: Link>(
         let mut host = KernelHost::new(can, setup.outbound.clone(), raw_icmp).map_err(take_over)?;
         host.set_workers(count);
         let mut config = setup.config.clone();
-        // Every listener is shared, a UDP port is the first worker's.
+        // Each listener is shared by all workers; a UDP port belongs to the first worker.
         config.published.clear();
         for (published, socket) in setup.config.published.iter().zip(&published) {
             if published.protocol == Protocol::Tcp || id == siblings::FIRST {
@@ -105,7 +105,7 @@ pub(crate) fn build<L: Link>(
 }
 
 /// Runs the workers, the first one in this thread, until one of them ends, which ends all. Logs the sum of their counters,
-/// and returns the reason.
+/// and returns the reason of the end.
 pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<LoopEnd> {
     let capture_control = workers.first().map(|first| Arc::clone(&first.capture_control));
     let mut ends = thread::scope(|scope| {
@@ -126,7 +126,7 @@ pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<LoopEnd> {
                 conclude(ended)
             }
             (first, Err(error)) => {
-                // Ends the threads that were started.
+                // Dropping the guard ends the threads that were started.
                 drop(first.as_ref().and_then(ends_all));
                 vec![Err(error)]
             }
@@ -136,13 +136,13 @@ pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<LoopEnd> {
     if let Some(capture_control) = capture_control {
         capture_control.finish();
     }
-    // The first worker to end has a reason; the reason of the others is that it ended.
+    // Only the first worker to end has a reason of its own; the reason of the others is [`LoopEnd::Peer`].
     let reason = |end: &io::Result<LoopEnd>| !matches!(end, Ok(LoopEnd::Peer));
     let first = ends.iter().position(reason).map(|at| ends.swap_remove(at));
     first.unwrap_or(Ok(LoopEnd::Supervisor))
 }
 
-/// The reason for which a worker's loop ended, and the worker, unless it panicked.
+/// Reason for which a worker's loop ended, and the worker, unless it panicked.
 type Ended<L> = (io::Result<LoopEnd>, Option<Worker<L>>);
 
 fn run_one<L: Link>(mut worker: Worker<L>) -> Ended<L> {
@@ -164,7 +164,7 @@ fn run_one<L: Link>(mut worker: Worker<L>) -> Ended<L> {
     }
 }
 
-/// Logs the counters before the workers are dropped: to close a queue takes the kernel longer than all the rest.
+/// Logs the counters before the workers are dropped, because closing a queue takes the kernel longer than all other steps.
 fn conclude<L: Link>(ended: Vec<Ended<L>>) -> Vec<io::Result<LoopEnd>> {
     let mut tally = Tally::default();
     for worker in ended.iter().filter_map(|(_, worker)| worker.as_ref()) {
@@ -189,7 +189,7 @@ fn engine(config: Config, id: WorkerId) -> io::Result<Engine<KernelHost>> {
     Ok(Engine::new(config, id, seed, worker::now()))
 }
 
-/// Registers a worker's sources of events, and connects it with the other workers.
+/// Registers the event sources of a worker, and connects the worker with the others.
 fn connect<L: Link>(worker: &mut Worker<L>) -> io::Result<()> {
     let Worker {
         engine,

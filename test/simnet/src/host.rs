@@ -167,8 +167,10 @@ impl SimHost {
         }
     }
 
-    /// Sets the result of connects to TCP port `port` of every address, and the script of the peer there.
+    /// Sets the result of connects to TCP port `port` of every address, and the script of the peer there. One connect
+    /// reaches that peer; another call of this function permits one more.
     pub fn serve(&mut self, port: u16, answer: ConnectResult, script: Script) {
+        self.taken.remove(&port);
         self.remotes.insert(port, RemotePort { answer, script });
     }
 

@@ -3,9 +3,11 @@
 //! The crate reads no clock, opens no socket and starts no thread. All random choices derive from one seed, so a
 //! failing seed reproduces the failure.
 //!
-//! ```text guest            network                engine          host smol | scripted  Pipe + offload merge
-//! Engine<SimHost> SimHost: sockets, and scripted peers behind them (App)            Pipe + offload split   SimLink
-//! (App) ```
+//! ```text
+//!  guest            network                engine          host
+//!  smol | scripted  Pipe + offload merge   Engine<SimHost> SimHost: sockets, and scripted peers behind them
+//!  (SimApp)         Pipe + offload split   SimLink         (SimApp)
+//! ```
 //!
 //! [`world::SimWorld`] advances the time from one event to the next. A run fails if a byte is wrong, a connection does
 //! not end as the other side has ended it, the engine uses a closed socket, a loop does not end, or a flow or buffer

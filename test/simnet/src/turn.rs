@@ -4,7 +4,7 @@ use pontoon_engine::{Engine, Host, Instant};
 
 use crate::link::{RoomEvent, SimLink};
 
-/// Rounds over ready flows after which the engine is in an endless loop.
+/// Number of rounds over the ready flows after which the engine counts as being in an endless loop.
 const MOST_ROUNDS: u32 = 20_000;
 
 /// Reports room in the link to the engine, if there was an event, and processes the timers that are due.

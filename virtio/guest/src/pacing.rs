@@ -28,7 +28,7 @@ impl Pacer {
         }
     }
 
-    /// Returns the time for which the next wait polls.
+    /// Returns the duration for which the next wait polls the ring before it sleeps.
     pub(crate) fn poll_time(&self) -> PollTime {
         match self.pacing {
             Pacing::Hybrid if self.waits.should_busy_poll() => PollTime::Limited(BUSY_POLL),

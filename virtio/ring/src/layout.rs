@@ -56,7 +56,7 @@ pub enum LayoutError {
     /// The size is not a power of two between 1 and 32,768.
     #[error("invalid queue size {0}: not a power of two between 1 and 32768")]
     Size(u16),
-    /// A part is not in contiguous mapped memory.
+    /// A part of the ring (descriptor table, available or used ring) is not in contiguous mapped memory.
     #[error("the {part}, {len} bytes at {addr:#x}, is not in contiguous memory")]
     Unmapped {
         /// The part of the virtqueue.

@@ -1,4 +1,4 @@
-//! Sends one request to a control socket and receives the response.
+//! HTTP client of a control socket: sends one request and receives the response.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,12 +14,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+/// HTTP client of the control socket at a path, which makes a connection for each request.
 pub(crate) struct Client<'a> {
     path: &'a Path,
     verbatim: bool,
 }
 
-/// The control socket cannot be connected to.
+/// Error of a control socket to which no connection could be made.
 #[derive(Debug)]
 pub(crate) struct ConnectError {
     path: PathBuf,
@@ -27,7 +28,7 @@ pub(crate) struct ConnectError {
 }
 
 impl ConnectError {
-    /// Returns the error with what to try, if nothing listens at the path.
+    /// Returns the error, with advice if no process listens at the path.
     pub(crate) fn advice(&self) -> String {
         let path = self.path.display();
         match self.error.kind() {
@@ -42,7 +43,7 @@ impl ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let error = self.error.to_string();
-        // Without the number, which the standard library appends.
+        // The standard library appends the number of the error, which is removed.
         let reason = error.split(" (os error").next().unwrap_or_default();
         write!(f, "cannot connect to {}: {reason}", self.path.display())
     }
@@ -122,7 +123,7 @@ impl<'a> Client<'a> {
             "{method} {what} HTTP/1.1\r\nHost: pontoon\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
-        // A server that closes before it has read the whole request has responded with the reason.
+        // A server that closes the connection before it has read the whole request has responded with the reason.
         let sent = stream.write_all(&[head.as_bytes(), body].concat());
         let response = receive(stream, MAX_RESPONSE, Instant::now() + TOTAL_TIMEOUT)?;
         match response.is_empty() {
@@ -180,7 +181,7 @@ fn without_controls(reply: Value) -> Value {
     }
 }
 
-/// Splits a response into status and body.
+/// Splits an HTTP response into status and body.
 fn split(response: &[u8]) -> Result<(u16, &[u8])> {
     let mut fields = [EMPTY_HEADER; 16];
     let mut head = httparse::Response::new(&mut fields);
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(error.to_string(), message);
         let advice = format!("{message} (try: pontoon run --control {shown}, or another --control PATH)");
         assert_eq!(error.advice(), advice);
-        // No advice: `--control` would not accept this path either.
+        // The error has no advice: `--control` would not accept this path either.
         let long = directory.path().join("x".repeat(200));
         let error = Client::new(&long).get::<()>("/v1/stats").unwrap_err();
         let error: &ConnectError = error.downcast_ref().unwrap();

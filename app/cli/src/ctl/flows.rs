@@ -1,4 +1,4 @@
-//! `pontoon ctl flows`: filter, order, and changes of flows.
+//! Command `pontoon ctl flows`: filter, order, and changes of flows.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -73,7 +73,7 @@ fn ask(client: &Client<'_>, arguments: &FlowArgs) -> Result<Vec<Flow>> {
     Ok(flows)
 }
 
-/// A filter of flows by destination.
+/// Filter of flows by destination (`--to`).
 struct Filter<'a> {
     pattern: &'a Match,
     net: Option<IpNet>,
@@ -131,7 +131,7 @@ fn line(flow: &Flow) -> String {
     )
 }
 
-/// Formats a time in at most seven characters.
+/// Formats a duration in at most seven characters.
 pub(crate) fn age(ms: u64) -> String {
     match ms / 1000 {
         0 => format!("{ms}ms"),
@@ -141,7 +141,7 @@ pub(crate) fn age(ms: u64) -> String {
     }
 }
 
-/// Formats an amount in powers of 1000.
+/// Formats a number of bytes in powers of 1000.
 pub(crate) fn bytes(amount: u64) -> String {
     let units = ["", "k", "M", "G", "T", "P", "E"];
     let place = (amount.max(1).ilog10() / 3) as usize;

@@ -1,4 +1,4 @@
-//! Executes the verbs of `pontoon ctl` for a relay.
+//! Commands of `pontoon ctl relay`.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::client::Client;
 use super::print;
 use crate::args::RelayCommand;
 
-/// Time between the two requests whose difference is the rate.
+/// Time between the two requests whose difference gives the rates.
 const BETWEEN: Duration = Duration::from_secs(1);
 
 pub(super) fn relay(
@@ -110,6 +110,8 @@ fn write_stats(stats: &Stats, to: &mut dyn Write) -> io::Result<()> {
         let counts = [
             ("restarts", querier.restarts),
             ("sandbox_refused", querier.sandbox_refused),
+            ("groups_ignored", querier.groups_ignored),
+            ("groups_evicted", querier.groups_evicted),
         ];
         line(to, "querier", &state, &counts, None)?;
     }
@@ -163,7 +165,8 @@ fn of_worker(worker: &WorkerStats) -> [(&'static str, u64); 6] {
     ]
 }
 
-/// Formats a line: name, state, all counters that are not zero, and the rate. The first counter is always shown.
+/// Formats a line about an object of a relay: name, state, all counters that are not zero, and the rate. The first counter
+/// is always shown.
 fn line(
     to: &mut dyn Write,
     name: &str,

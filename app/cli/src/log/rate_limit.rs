@@ -1,4 +1,4 @@
-//! A tracing layer that limits the number of lines per minute.
+//! Layer of `tracing` that limits the number of log lines per minute.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -7,7 +7,8 @@ use pontoon_process::log::{output, rate_limit};
 use tracing::{Event, Level, Subscriber, warn};
 use tracing_subscriber::layer::{Context, Layer};
 
-/// The limit of this process. Errors are exempt, as they end the program, and so are the levels that `--verbose` adds.
+/// Limit on the log lines of this process. Errors are exempt, because they end the program, and so are the levels that
+/// `--verbose` adds.
 #[derive(Debug, Default)]
 pub(super) struct RateLimit(Mutex<rate_limit::LogRateLimit>);
 
@@ -22,7 +23,7 @@ impl<S: Subscriber> Layer<S> for RateLimit {
         }
         let mut limit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (permitted, left_out) = limit.count(Instant::now());
-        // The warning below enters this function again.
+        // The lock is released first, because the warning below calls this function again.
         drop(limit);
         if left_out > 0 {
             let most = rate_limit::LogRateLimit::LINES;

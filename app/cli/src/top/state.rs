@@ -1,4 +1,4 @@
-//! State of the screen: flows, their rates, and their order.
+//! State of the screen of `pontoon top`: flows, their rates, and their order.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -15,26 +15,26 @@ pub(super) enum Snapshot {
     Flows { flows: Vec<Flow>, at: Instant },
 }
 
-/// State of the screen.
+/// State of the screen of `pontoon top`.
 #[derive(Debug)]
 pub(super) struct Top {
     /// Path of the control socket.
     pub(super) path: String,
     pub(super) total: WorkerStats,
-    /// In the order of `sort`.
+    /// Rows of the table, in the order of `sort`.
     pub(super) rows: Vec<Row>,
     pub(super) sort: Sort,
-    /// Number of rows above the first one that is shown.
+    /// Number of rows above the first visible one.
     pub(super) above: usize,
     /// Error of the last request, if it failed.
     pub(super) problem: Option<String>,
     /// Time of the last response or error.
     pub(super) last_response: Instant,
-    /// Time of the snapshot that the rows show.
+    /// Time of the snapshot whose flows the rows show.
     seen: Option<Instant>,
 }
 
-/// A flow and its rates in bytes per second.
+/// Row of the table: a flow and its rates in bytes per second.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) flow: Flow,
@@ -42,18 +42,18 @@ pub(super) struct Row {
     pub(super) down: u64,
 }
 
-/// Order of the rows.
+/// Order of the rows of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
-    /// Rate, both directions together.
+    /// By the sum of the rates in both directions, largest first.
     Rate,
     Up,
     Down,
-    /// Bytes in total.
+    /// By the number of bytes in both directions, largest first.
     Bytes,
-    /// Age, the oldest first.
+    /// By age, oldest first.
     Age,
-    /// Remote address.
+    /// By remote address.
     Remote,
 }
 
@@ -81,7 +81,7 @@ impl Top {
         }
     }
 
-    /// Applies a snapshot. An error leaves the rows unchanged.
+    /// Replaces the flows by those of a snapshot. An error leaves the rows unchanged.
     pub(super) fn take(&mut self, snapshot: Result<Snapshot>, now: Instant) {
         self.last_response = now;
         let (flows, at) = match snapshot {
@@ -110,7 +110,7 @@ impl Top {
         self.arrange();
     }
 
-    /// Returns the rates of all flows together, up and down, in bytes per second.
+    /// Returns the sums of the rates of all flows, up and down, in bytes per second.
     pub(super) fn rates(&self) -> (u64, u64) {
         let add = |(up, down), row: &Row| (up + row.up, down + row.down);
         self.rows.iter().fold((0, 0), add)
@@ -143,7 +143,7 @@ impl Top {
 
     fn arrange(&mut self) {
         let rows = &mut self.rows;
-        // Equal rows keep their order from one snapshot to the next.
+        // Rows that compare equal are ordered by id, so that they keep their order from one snapshot to the next.
         rows.sort_by(|one, other| one.flow.id.cmp(&other.flow.id));
         match self.sort {
             Sort::Rate => rows.sort_by_key(|row| Reverse(row.up + row.down)),
@@ -157,9 +157,9 @@ impl Top {
 }
 
 impl Row {
-    /// Computes the rates; `before` is the same flow at the snapshot before, `passed` ago.
+    /// Computes the rates of a flow; `before` is the same flow in the previous snapshot, which was taken `passed` ago.
     fn new(before: Option<&Flow>, flow: Flow, passed: Option<Duration>) -> Self {
-        // The bytes of a flow that began meanwhile are divided by its age.
+        // If a flow is younger than the interval, its bytes are divided by its age.
         let time = passed.map(|passed| passed.min(Duration::from_millis(flow.age_ms)).as_millis());
         let rate = |now: u64, before: Option<u64>| match time {
             Some(time @ 1..) => {
@@ -175,7 +175,7 @@ impl Row {
         }
     }
 
-    /// Returns the bytes in both directions.
+    /// Returns the number of bytes of the flow in both directions.
     pub(super) fn bytes(&self) -> u64 {
         self.flow.bytes_up.saturating_add(self.flow.bytes_down)
     }
@@ -191,7 +191,7 @@ impl Sort {
         Self::Remote,
     ];
 
-    /// Returns the name on the screen.
+    /// Returns the name of the order on the screen.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Rate => "speed",
@@ -203,7 +203,7 @@ impl Sort {
         }
     }
 
-    /// Returns the key that selects it: its first letter.
+    /// Returns the key that selects the order: the first letter of its name.
     fn key(self) -> char {
         self.name().chars().next().unwrap_or_default()
     }

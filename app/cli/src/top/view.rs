@@ -1,4 +1,5 @@
-//! The screen: a line of sums, a line for the error, a table, and a line of keys. All of it fits 80 columns.
+//! Screen of `pontoon top`: a line of sums, a line for an error, a table of flows, and a line of keys, in at least 80
+//! columns.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +12,10 @@ use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table};
 use super::state::{Row, Sort, Top};
 use crate::ctl::flows::{age, bytes};
 
-/// The time without a response after which a line reports it.
+/// Time without a response after which the screen shows that the instance does not respond.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// The columns and their widths; the rest of the width is for the remote address.
+/// Titles and widths of the columns; the remaining width is for the remote address.
 const COLUMNS: [(&str, Constraint); 9] = [
     ("PROTO", Constraint::Length(5)),
     ("PORT", Constraint::Length(5)),
@@ -53,7 +54,7 @@ fn draw_sums(frame: &mut Frame<'_>, area: Rect, top: &Top) {
     frame.render_widget(Paragraph::new(Line::from(sums).right_aligned()), area);
 }
 
-/// Returns the line about a failed or missing response, if there is one.
+/// Returns a line about a failed request or a missing response, if there is one.
 fn wrong(top: &Top, now: Instant) -> Option<String> {
     let silence = now.saturating_duration_since(top.last_response);
     match &top.problem {
@@ -68,7 +69,7 @@ fn wrong(top: &Top, now: Instant) -> Option<String> {
     }
 }
 
-/// Counts that should not grow.
+/// Returns a line with the counters of refusals and retransmissions.
 fn counted(top: &Top) -> String {
     let counts = [
         ("policy_refused", "refused by policy"),
@@ -85,7 +86,7 @@ fn counted(top: &Top) -> String {
 
 fn draw_table(frame: &mut Frame<'_>, area: Rect, top: &mut Top, stale: bool) {
     let fitting = usize::from(area.height.saturating_sub(1));
-    // The last page is full.
+    // The last page is always full.
     top.above = top.above.min(top.rows.len().saturating_sub(fitting));
     let widths = COLUMNS.map(|(_, width)| width);
     let columns = Layout::horizontal(widths).spacing(1).split(area);
@@ -116,7 +117,7 @@ fn cells(row: &Row, remote: usize) -> Cells<'static> {
     ])
 }
 
-/// An address in so many letters, its port whole.
+/// Returns an address and port in at most `room` characters. The address is shortened, and the port is complete.
 fn shortened(address: String, room: usize) -> String {
     let port = address.rfind(':').unwrap_or(address.len());
     let tail = address.len() - port + 1;

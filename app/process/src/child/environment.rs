@@ -1,12 +1,12 @@
-//! The user's environment, which may contain secrets and is erased in processes that forward packets.
+//! Environment variables of the user, which may contain secrets. They are erased in processes that forward packets.
 
 // SAFETY: the C library has this variable, of this type (environ(7)).
 unsafe extern "C" {
     static environ: *mut *mut libc::c_char;
 }
 
-/// Erases the environment from this process's memory. To be called in a child, after it has read the variables that it uses:
-/// afterwards no variable is set.
+/// Overwrites the environment variables in this process's memory and removes them. A child process calls this function
+/// after it has read the variables that it uses.
 ///
 /// # Safety
 /// The process has one thread, and nothing in it has a pointer into the environment.

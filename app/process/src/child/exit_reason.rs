@@ -4,21 +4,21 @@ use std::fmt;
 
 use crate::error::one_line;
 
-/// The reason why a process has exited, or why it was killed.
+/// Reason why a child process has exited or was killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExitReason {
-    /// It has reported this error, or has violated the protocol of its channel.
+    /// The process has reported this error, or has violated the protocol of its channel.
     Reported(String),
-    /// A signal has killed it.
+    /// The signal with this number has killed the process.
     Killed(u8),
-    /// It has exited with this status.
+    /// The process has exited with this status.
     Exited(u8),
-    /// It was not ready in time.
+    /// The process did not report within the timeout that it is ready, and was killed.
     Unresponsive,
 }
 
 impl ExitReason {
-    /// The reason for a status of [`Child::wait`](super::spawn::Child::wait).
+    /// Returns the reason for an exit status of [`Child::wait`](super::spawn::Child::wait).
     pub(super) fn of_status(status: u8) -> Self {
         match status {
             129.. => Self::Killed(status - 128),
@@ -27,7 +27,7 @@ impl ExitReason {
     }
 }
 
-/// Text that follows the name of the process and a colon.
+/// Formats the reason as the text that follows the name of the process and a colon.
 impl fmt::Display for ExitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! A process in the sandbox, with its channel and its standard error.
+//! Child process in the sandbox, with its message channel and the pipe of its standard error.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,46 +18,46 @@ use super::stderr_pipe::StderrPipe;
 use crate::error::{Context as _, Error};
 use crate::log::{output, panics};
 
-/// One process from its fork until it is reaped, to which messages `S` are sent and which reports `R`. Dropping this closes
-/// the channel, gives the process `STOP_TIMEOUT` to exit, kills it if it has not, and reaps it.
+/// Child process from its fork until it is reaped. It receives messages `S` and sends reports `R` over a channel. Dropping
+/// this value closes the channel, gives the process `STOP_TIMEOUT` to exit, kills it if it has not exited, and reaps it.
 #[derive(Debug)]
 pub struct ChildProcess<S, R> {
     child: Child,
     channel: Channel<S, R>,
-    /// Reading end of its standard error.
+    /// Reading end of the pipe that is the process's standard error.
     stderr: StderrPipe,
     started: Instant,
     /// Time by which the process must report that it is ready; `None` once it has. Messages to it are queued meanwhile.
     ready_deadline: Option<Instant>,
-    /// The error that it has reported, or its violation of the protocol.
+    /// Error that the process has reported, or a description of its violation of the channel's protocol.
     error: Option<String>,
 }
 
-/// A process that is restarted after each exit; `B` is the state between two processes.
+/// State of a process that is restarted after each exit; `B` is the supervisor's state while the process does not run.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "there are few, and nearly always it is the larger variant"
 )]
 pub enum ProcessState<S, R, B> {
-    /// It runs, or has exited and has not been reaped.
+    /// The process runs, or has exited and has not been reaped.
     Running(ChildProcess<S, R>),
-    /// Not running; the next start is scheduled.
+    /// The process does not run; the time of its next start is known.
     Backoff(B),
 }
 
-/// Configuration of a new process.
+/// Configuration of a child process that [`ChildProcess::spawn`] creates.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessConfig<'a> {
-    /// Name in errors, with an article.
+    /// Name of the process in messages of errors, with an article.
     pub name: &'static str,
-    /// Selects the rules of the sandbox.
+    /// Role of the process, which selects the system calls that its sandbox permits.
     pub role: Role,
-    /// A layer of the sandbox that the host refuses is an error.
+    /// True if it is an error that the host refuses a layer of the sandbox.
     pub require_sandbox: bool,
-    /// Kernel features that tests switch off.
+    /// Kernel features that the environment variable `PONTOON_DISABLE` disables for tests.
     pub disabled: &'a Disabled,
-    /// Limit on the messages that are queued for a process that does not read.
+    /// Limit on the number of messages that are queued for a process that does not read its channel.
     pub max_queued: usize,
 }
 
@@ -68,11 +68,11 @@ const READY_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl<S: ChannelMessage, R: ProcessReport> ChildProcess<S, R> {
-    /// Forks a process into as many new namespaces as the host allows, or into those that `before` names. `body` runs in it
-    /// with its end of the channel, without environment, and returns its exit status.
+    /// Forks a process into as many new namespaces as the host allows, or into those that `before` names. `body` runs in
+    /// the child with the child's end of the channel and without environment variables, and returns the exit status.
     ///
     /// # Errors
-    /// Out of descriptors, memory or processes; the host refuses the namespaces.
+    /// No free descriptor, no memory, or too many processes; the host refuses the namespaces.
     pub fn spawn(
         config: &ProcessConfig<'_>,
         before: &mut Option<Namespaces>,
@@ -103,7 +103,7 @@ impl<S: ChannelMessage, R: ProcessReport> ChildProcess<S, R> {
         Ok(Self::new(child, channel, stderr, Instant::now()))
     }
 
-    /// A process that was forked at `started`.
+    /// Wraps the child process `child`, which was forked at the time `started`.
     #[must_use]
     pub fn new(child: Child, channel: Channel<S, R>, stderr: StderrPipe, started: Instant) -> Self {
         Self {
@@ -116,10 +116,11 @@ impl<S: ChannelMessage, R: ProcessReport> ChildProcess<S, R> {
         }
     }
 
-    /// Waits until the process reports that it is ready. Returns the reason if it does not; it has exited then or is killed.
+    /// Waits until the process reports that it is ready. If it does not, it is killed unless it has exited, and the reason
+    /// is returned.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses poll(2).
     pub fn wait_until_ready(&mut self) -> io::Result<Option<ExitReason>> {
         let mut fds = [PollFd::new(&self.channel, PollFlags::IN)];
         let left = self.ready_deadline.map(remaining).unwrap_or_default();
@@ -136,14 +137,15 @@ impl<S: ChannelMessage, R: ProcessReport> ChildProcess<S, R> {
             Ok(Some(ReportKind::Failed(error))) => self.error = Some(error),
             Ok(Some(ReportKind::Other(_)) | None) | Err(_) => {}
         }
-        // A process that broke the protocol has not exited.
+        // A process that violated the protocol may not have exited.
         self.end();
         Ok(Some(self.reap()))
     }
 
-    /// Receives up to `most` reports, but no more after an error of the process. Calls `handle` for each that is not about the
-    /// process itself, and for the error of each that is refused; its error is the process's. Returns true if the process has
-    /// closed its end: it will send no more reports, while the channel stays readable.
+    /// Receives up to `most` reports, but none after an error of the process. Calls `handle` for each report that is not
+    /// about the process's own state, and for the error of each report that is refused; an error that `handle` returns is
+    /// recorded as the process's. Returns true if the process has closed its end: it will send no more reports, although
+    /// the channel stays readable.
     pub fn receive(
         &mut self,
         most: usize,
@@ -171,10 +173,11 @@ impl<S: ChannelMessage, R: ProcessReport> ChildProcess<S, R> {
         false
     }
 
-    /// Sends a message, or queues it. A process that has not read for so long that the queue is full is killed.
+    /// Sends a message to the process, or queues it while the channel has no room. If the queue is full, the process is
+    /// killed.
     ///
     /// # Errors
-    /// The process was killed. Returned once.
+    /// The queue was full and the process was killed. The error is returned once.
     pub fn send(&mut self, message: S) -> Result<(), OutboxOverflow> {
         let sent = self.channel.send(message);
         if sent.is_err() {
@@ -183,12 +186,12 @@ impl<S: ChannelMessage, R: ProcessReport> ChildProcess<S, R> {
         sent
     }
 
-    /// Sends queued messages as far as there is room.
+    /// Sends queued messages to the process until the channel has no more room.
     pub fn flush(&mut self) {
         self.channel.flush(Instant::now());
     }
 
-    /// Returns the channel, to be polled for writing, if messages wait for room in it.
+    /// Returns the channel, to be polled for writing, if queued messages wait for room in it.
     #[must_use]
     pub fn unsent(&self) -> Option<BorrowedFd<'_>> {
         self.channel.wants_room().then(|| self.channel.as_fd())
@@ -202,25 +205,25 @@ impl<S: ChannelMessage, R: ProcessReport> ChildProcess<S, R> {
 }
 
 impl<S, R> ChildProcess<S, R> {
-    /// Returns its process id.
+    /// Returns the process id of the child.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.child.pid()
     }
 
-    /// Returns the pidfd, which is readable when the process has exited.
+    /// Returns the pidfd of the process, which is readable when the process has exited.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.child.fd()
     }
 
-    /// Returns the channel, which is readable when a report has arrived.
+    /// Returns the supervisor's end of the channel, which is readable when a report has arrived.
     #[must_use]
     pub fn report_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
 
-    /// Returns the pipe of its standard error, unless the other end is closed.
+    /// Returns the pipe of the process's standard error, unless its writing end is closed.
     #[must_use]
     pub fn stderr_fd(&self) -> Option<BorrowedFd<'_>> {
         self.stderr.fd()
@@ -232,7 +235,7 @@ impl<S, R> ChildProcess<S, R> {
         self.ready_deadline
     }
 
-    /// Returns the time of its start.
+    /// Returns the time at which the process was forked.
     #[must_use]
     pub fn started(&self) -> Instant {
         self.started
@@ -244,17 +247,17 @@ impl<S, R> ChildProcess<S, R> {
         self.error.is_some()
     }
 
-    /// Records a violation of the protocol.
+    /// Records a violation of the channel's protocol by the process.
     pub fn fail(&mut self, error: &str) {
         self.error = Some(error.to_owned());
     }
 
-    /// Forwards lines from its standard error to the log.
+    /// Forwards lines from the process's standard error to the log.
     pub fn forward_stderr(&mut self) {
         self.stderr.forward();
     }
 
-    /// Kills it.
+    /// Sends SIGKILL to the process.
     pub fn kill(&self) {
         self.child.kill();
     }
@@ -287,8 +290,8 @@ impl<S, R> ChildProcess<S, R> {
         }
     }
 
-    /// Waits for the process, which has exited or been killed, and forwards the rest of its standard error. Returns the error
-    /// that it has reported, or its exit status.
+    /// Reaps the process, which has exited or been killed, and forwards the rest of its standard error. Returns the error
+    /// that the process has reported, or its exit status.
     pub fn reap(&mut self) -> ExitReason {
         let status = self.child.wait();
         self.stderr.forward_all();
@@ -301,7 +304,7 @@ impl<S, R> ChildProcess<S, R> {
 
 impl<S, R> Drop for ChildProcess<S, R> {
     fn drop(&mut self) {
-        // The process exits, and logs its counters, when the socket is shut down.
+        // The process logs its counters and exits when the socket is shut down.
         self.channel.shutdown();
         self.end();
         let _ = self.child.wait();
@@ -309,7 +312,7 @@ impl<S, R> Drop for ChildProcess<S, R> {
 }
 
 impl<S, R, B> ProcessState<S, R, B> {
-    /// Returns the process, if it runs.
+    /// Returns the process, if it runs or has not been reaped.
     #[must_use]
     pub fn process(&self) -> Option<&ChildProcess<S, R>> {
         match self {
@@ -318,7 +321,7 @@ impl<S, R, B> ProcessState<S, R, B> {
         }
     }
 
-    /// Returns the process, if it runs.
+    /// Returns the process, if it runs or has not been reaped.
     #[must_use]
     pub fn process_mut(&mut self) -> Option<&mut ChildProcess<S, R>> {
         match self {
@@ -328,8 +331,8 @@ impl<S, R, B> ProcessState<S, R, B> {
     }
 }
 
-/// The status with which a process exits after `result`. An error is sent to the supervisor first; it is lost if the channel has
-/// no room.
+/// Returns the exit status of a child process that ends with `result`. An error is sent to the supervisor first; it is lost
+/// if the channel has no room.
 pub fn exit_status<R: ProcessReport, S: ChannelMessage>(
     result: io::Result<()>,
     reports: &Channel<R, S>,

@@ -1,28 +1,31 @@
-//! Limits on restarts: how many crashes of a process are allowed, and how long its start may fail.
+//! Limits on restarts of a child process: the number of crashes, and the time for which its start may fail.
 
 use std::time::{Duration, Instant};
 
-/// The times of recent crashes of a process.
+/// Times of recent crashes of one child process, which decide if and when it is restarted.
 #[derive(Debug, Default)]
 pub struct RestartPolicy(Vec<Instant>);
 
 impl RestartPolicy {
-    /// The window in which `MOST` crashes are too many.
+    /// Window of time in which crashes are counted.
     pub const WITHIN: Duration = Duration::from_secs(10);
 
-    /// A process that crashes right after each start must not occupy a CPU.
+    /// Number of crashes in one window that prevents a restart ([`Self::record_exceeds`]) or after which each restart is
+    /// delayed ([`Self::backoff`]), so that a process that always crashes does not occupy a CPU.
     const MOST: usize = 3;
 
-    /// Records a crash; returns true if it is one too many.
+    /// Records a crash at the time `now`; returns true if the window has three crashes, so that the process must
+    /// not be restarted.
     pub fn record_exceeds(&mut self, now: Instant) -> bool {
         self.note(now);
         self.0.len() >= Self::MOST
     }
 
-    /// Records a crash of a process that was started at `started`; returns the delay of the restart. It is zero for the first
-    /// `MOST` crashes in the window, and doubles with each further one, up to the window: an attacker who guesses
-    /// addresses crashes the process with each wrong guess, and is to have few of them. It is [`Self::MIN_BACKOFF`] at least for
-    /// a process that has run for less than [`Self::MIN_UPTIME`], so that one that always fails does not occupy a CPU.
+    /// Records a crash of a process that was started at `started`; returns the delay of the restart. The delay is zero for
+    /// the first `MOST` crashes in the window, and doubles with each further one, up to the window: an attacker who guesses
+    /// memory addresses crashes the process with each wrong guess, so the number of guesses is limited. For a process that
+    /// has run for less than [`Self::MIN_UPTIME`] the delay is at least [`Self::MIN_BACKOFF`], so that a process that
+    /// always fails does not occupy a CPU.
     pub fn backoff(&mut self, started: Instant, now: Instant) -> Duration {
         self.note(now);
         let shortest = match now.duration_since(started) < Self::MIN_UPTIME {
@@ -36,13 +39,13 @@ impl RestartPolicy {
         }
     }
 
-    /// A process that has run for less than this is not restarted at once.
+    /// Running time below which a process that crashed is not restarted immediately.
     pub const MIN_UPTIME: Duration = Duration::from_millis(50);
 
-    /// The shortest delay of the restart of a process that has run for less than [`Self::MIN_UPTIME`].
+    /// Minimum delay of the restart of a process that has run for less than [`Self::MIN_UPTIME`].
     pub const MIN_BACKOFF: Duration = Duration::from_millis(50);
 
-    /// The first delay that is not zero.
+    /// Shortest delay of a restart that follows too many crashes.
     const SHORTEST: Duration = Duration::from_millis(100);
 
     fn note(&mut self, now: Instant) {
@@ -51,7 +54,8 @@ impl RestartPolicy {
     }
 }
 
-/// Failed attempts to restart an engine. They do not count as crashes, as the host may soon have the resources that it lacks.
+/// Failed attempts to start a new engine. They do not count as crashes, because the host may soon have the missing
+/// resources.
 #[derive(Clone, Copy, Debug)]
 pub struct StartAttempts {
     first: Instant,
@@ -59,10 +63,10 @@ pub struct StartAttempts {
 }
 
 impl StartAttempts {
-    /// The time between attempts. A shortage on the host rarely ends sooner.
+    /// Time between two attempts to start an engine. A lack of resources on the host rarely ends sooner.
     const PAUSE: Duration = Duration::from_millis(50);
 
-    /// No attempt yet; the first one is due at once.
+    /// Creates a value without attempts; the first one is due immediately.
     pub fn new(now: Instant) -> Self {
         Self {
             first: now,
@@ -70,17 +74,17 @@ impl StartAttempts {
         }
     }
 
-    /// Returns the time of the next attempt.
+    /// Returns the time of the next attempt to start the engine.
     pub fn next(&self) -> Instant {
         self.next
     }
 
-    /// Returns true if no attempt has failed yet.
+    /// Returns true if no attempt to start the engine has failed yet.
     pub fn is_first(&self) -> bool {
         self.next == self.first
     }
 
-    /// Records a failed attempt; returns true if attempts have failed for [`RestartPolicy::WITHIN`].
+    /// Records a failed attempt at the time `now`; returns true if attempts have failed for [`RestartPolicy::WITHIN`].
     pub fn too_long(&mut self, now: Instant) -> bool {
         self.next = now + Self::PAUSE;
         now.duration_since(self.first) >= RestartPolicy::WITHIN

@@ -1,4 +1,4 @@
-//! Creation of child processes without exec.
+//! Creation of child processes by fork(2) or clone(2), without exec.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -15,17 +15,17 @@ use rustix::process::{
 use crate::error::reason;
 use crate::log::output;
 
-/// A child process that has not been waited for.
+/// Child process that has not been reaped.
 #[derive(Debug)]
 pub struct Child {
     pid: Pid,
     pidfd: OwnedFd,
 }
 
-/// Status of a child whose status could not be read.
+/// Exit status that stands for a child whose status waitpid(2) did not return.
 const LOST: u8 = 1;
 
-/// Status of a child that panicked, as in the standard library.
+/// Exit status of a child that panicked, as in the standard library.
 const PANICKED: u8 = 101;
 
 impl Child {
@@ -46,31 +46,32 @@ impl Child {
         }
     }
 
-    /// Its process id.
+    /// Returns the process id of the child.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Returns the pidfd, which is readable when the child has exited.
+    /// Returns the pidfd of the child, which is readable when the child has exited.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// Sends a signal. It is not an error if the child has exited.
+    /// Sends the signal `number` to the child. It is not an error if the child has exited.
     pub fn signal(&self, number: i32) {
         if let Some(signal) = Signal::from_named_raw(number) {
             let _ = pidfd_send_signal(&self.pidfd, signal);
         }
     }
 
-    /// Kills it.
+    /// Sends SIGKILL to the child.
     pub fn kill(&self) {
         self.signal(libc::SIGKILL);
     }
 
-    /// Waits for its exit; returns its status, or 128 plus the number of the signal that killed it.
+    /// Waits until the child exits, and reaps it; returns its exit status, or 128 plus the number of the signal that killed
+    /// it.
     #[must_use]
     pub fn wait(&self) -> u8 {
         loop {
@@ -89,10 +90,10 @@ impl Child {
     }
 }
 
-/// Runs `body` in a child in new namespaces (`CLONE_NEW*`); in a new PID namespace it is process 1.
+/// Runs `body` in a child in new namespaces (`CLONE_NEW*`); in a new PID namespace the child is process 1.
 ///
 /// # Errors
-/// The kernel's: ENOSPC and EPERM mean that it refuses user namespaces.
+/// The kernel refuses clone(2): ENOSPC and EPERM mean that it refuses user namespaces.
 pub fn clone(namespaces: libc::c_int, body: impl FnOnce() -> u8) -> io::Result<Child> {
     single_threaded()?;
     // SAFETY: without CLONE_VM this is fork(2): the child has its own copy of everything and, as there is one thread,
@@ -101,13 +102,13 @@ pub fn clone(namespaces: libc::c_int, body: impl FnOnce() -> u8) -> io::Result<C
     finish(libc::pid_t::try_from(pid).unwrap_or(-1), body)
 }
 
-/// Runs `body` in a child in as many new namespaces as the host allows, and passes them to `body`, which works on the child's
-/// copy of memory. `before` has the namespaces of the process that the child replaces, and is set to the child's. The child
-/// never has fewer: otherwise a guest could exhaust its user's limit on namespaces and then crash an engine, to have it
-/// restarted with a weaker sandbox.
+/// Runs `body` in a child in as many new namespaces as the host allows, and passes the set of these namespaces to `body`,
+/// which works on the child's copy of memory. `before` is the set of the process that the child replaces, and is replaced
+/// by the child's. The child never has fewer namespaces than `before`: otherwise a guest could exhaust its user's limit on
+/// namespaces and then crash an engine, to have it restarted with a weaker sandbox.
 ///
 /// # Errors
-/// No memory, or too many processes; the host refuses the namespaces of the process before.
+/// No memory, or too many processes; the host refuses namespaces in `before`.
 pub fn sandboxed(
     disabled: &Disabled,
     before: &mut Option<Namespaces>,
@@ -165,7 +166,7 @@ fn refuses_namespaces(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|error| refusals.contains(&error))
 }
 
-/// Runs `body` in a child.
+/// Runs `body` in a child, in the namespaces of this process.
 ///
 /// # Errors
 /// No memory, or too many processes.
@@ -198,11 +199,11 @@ fn single_threaded() -> io::Result<()> {
     }
 }
 
-/// Closes all descriptors except 0, 1, 2 and `keep`. For a child: the parent's descriptors stay open in the parent, and the
-/// child does not use the values that own them.
+/// Closes all descriptors except 0, 1, 2 and `keep` in a child process. The same descriptors stay open in the parent, and
+/// the child does not use the values that own them.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel refuses close_range(2).
 pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut keep: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
     keep.sort_unstable();
@@ -219,23 +220,24 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
 /// Sets close-on-exec on all descriptors except 0, 1 and 2.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel refuses close_range(2).
 pub fn close_all_on_exec() -> io::Result<()> {
     close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
 }
 
-/// Takes ownership of one of the parent's descriptors.
+/// Takes ownership, in a child process, of a descriptor that the child has inherited by fork(2).
 ///
 /// # Safety
 /// This process is a child, and neither uses nor drops the parent's value that owns the descriptor, of which it has a copy. This
 /// function is called once for each descriptor.
 pub unsafe fn take_over(descriptor: impl AsFd) -> OwnedFd {
-    // SAFETY: it is open, and the returned value is the only one that closes it in this process, which the caller ensures.
+    // SAFETY: the descriptor is open, and the returned value is the only one that closes it in this process, which the
+    // caller ensures.
     unsafe { OwnedFd::from_raw_fd(descriptor.as_fd().as_raw_fd()) }
 }
 
 fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
-    // SAFETY: it touches no memory. The callers run in a child and do not use the closed descriptors again.
+    // SAFETY: close_range(2) touches no memory. The callers run in a child and do not use the closed descriptors again.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -255,10 +257,10 @@ mod tests {
 
     use super::*;
 
-    /// A user namespace in which no other one may be made.
+    /// Enters a user namespace in which no other user namespace may be created.
     fn without_user_namespaces() -> io::Result<()> {
         let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
-        // SAFETY: it takes no descriptors from anybody.
+        // SAFETY: unshare(2) with this flag does not unshare the descriptor table.
         unsafe { unshare_unsafe(UnshareFlags::NEWUSER)? };
         fs::write("/proc/self/setgroups", "deny")?;
         fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;

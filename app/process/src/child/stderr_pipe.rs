@@ -1,6 +1,6 @@
-//! Standard error of an engine or relay worker: a pipe to the supervisor, which forwards it line by line. An attacker who
-//! controls the process has neither the user's terminal, to read input or to send it control sequences, nor the log file, to
-//! overwrite it.
+//! Pipe that is the standard error of an engine or relay worker. The supervisor forwards its lines to the log, so that an
+//! attacker who controls the process has neither the user's terminal, to read input or send control sequences, nor the log
+//! file, to overwrite it.
 
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,31 +13,31 @@ use crate::error::one_line;
 use crate::log::output;
 use crate::log::rate_limit::LogRateLimit;
 
-/// The supervisor's end. Its remaining content is forwarded on drop.
+/// Reading end of a child process's standard error, in the supervisor. Dropping it forwards the remaining lines.
 #[derive(Debug)]
 pub struct StderrPipe {
-    /// `None` once the other end is closed.
+    /// Reading end of the pipe; `None` once the writing end is closed.
     pipe: Option<OwnedFd>,
-    /// The beginning of an incomplete line.
+    /// Bytes of a line whose newline has not been read.
     begun: Vec<u8>,
     limit: LogRateLimit,
 }
 
-/// Bytes of one read.
+/// Size of one read, in bytes.
 const CHUNK: usize = 16 << 10;
 
-/// Bytes of the longest line; a longer one is split.
+/// Length of the longest line that is forwarded whole, in bytes; a longer line is split.
 const LONGEST: usize = 16 << 10;
 
-/// More than the capacity of a pipe.
+/// Limit on the bytes that are read of an exited process: more than the capacity of a pipe.
 const ALL: usize = 1 << 20;
 
 impl StderrPipe {
-    /// Creates both ends; the writing end is for [`rustix::stdio::dup2_stderr`]. Both are non-blocking: the process drops lines
-    /// that do not fit into the pipe, and counts them ([`output`]).
+    /// Creates a pipe and returns both ends; the writing end is for [`rustix::stdio::dup2_stderr`]. Both ends are
+    /// non-blocking: the process drops log lines for which the pipe has no room, and counts them ([`output`]).
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// No free descriptor.
     pub fn pair() -> io::Result<(Self, OwnedFd)> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let pipe = Self {
@@ -48,18 +48,18 @@ impl StderrPipe {
         Ok((pipe, write))
     }
 
-    /// Returns the descriptor to poll for reading, unless the other end is closed.
+    /// Returns the reading end, to be polled, unless the writing end is closed.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Forwards at most `CHUNK` bytes or a little more, so that a process that writes without end does not keep the supervisor
-    /// busy.
+    /// Forwards at most about `CHUNK` bytes to the log, so that a process that writes without end does not keep the
+    /// supervisor busy.
     pub fn forward(&mut self) {
         self.read_lines(CHUNK, write_line);
     }
 
-    /// Forwards the whole content. For a process that has exited, or that the supervisor has waited for.
+    /// Forwards all bytes in the pipe to the log, after the process has exited or while the supervisor waits for its exit.
     pub fn forward_all(&mut self) {
         self.read_lines(ALL, write_line);
     }
@@ -96,7 +96,7 @@ impl StderrPipe {
         }
     }
 
-    /// Forwards the incomplete line. At log level debug or above there is no limit.
+    /// Forwards the incomplete line to the log. At log level debug or above the number of lines is not limited.
     fn line(&mut self, write: &mut impl FnMut(&str)) {
         let line = one_line(&String::from_utf8_lossy(&self.begun));
         self.begun.clear();
@@ -119,7 +119,7 @@ impl Drop for StderrPipe {
     }
 }
 
-/// Writes a line as it is: the process has formatted it as a log line.
+/// Writes a line to the log unchanged, because the process has formatted it as a log line.
 fn write_line(line: &str) {
     output::report_dropped();
     let _ = output::Lines.write_all(format!("{line}\n").as_bytes());

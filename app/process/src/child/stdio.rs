@@ -1,13 +1,13 @@
-//! Standard input and output belong to the command: the peer of a pipe sees its end when the command closes it, not when this
-//! process exits.
+//! Standard input and output of Pontoon, which belong to the command: the peer of a pipe receives end-of-file when the
+//! command closes the pipe, not when this process exits.
 
 use std::fs::File;
 use std::io;
 
-/// Replaces standard input and output by `/dev/null`.
+/// Replaces standard input and output of this process by `/dev/null`.
 ///
 /// # Errors
-/// There is no `/dev/null`.
+/// `/dev/null` cannot be opened.
 pub fn leave_to_the_command() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -15,10 +15,10 @@ pub fn leave_to_the_command() -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces standard error, too, for a process that writes nothing more.
+/// Replaces standard input, output and error of this process by `/dev/null`, if it writes no more log lines.
 ///
 /// # Errors
-/// As [`leave_to_the_command`].
+/// Same as [`leave_to_the_command`].
 pub fn leave_all_to_the_command() -> io::Result<()> {
     leave_to_the_command()?;
     rustix::stdio::dup2_stderr(io::stdout())?;

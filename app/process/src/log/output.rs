@@ -1,6 +1,7 @@
-//! Standard output and standard error without waiting: lines that a descriptor has no room for are queued up to a bound, and
-//! dropped and counted beyond it. The open file descriptions are shared with the command and with the shell, so this process
-//! must not set `O_NONBLOCK`; with a thread that writes, it could not fork engines.
+//! Writes of log lines to standard output and standard error that do not block: lines for which a descriptor has no room
+//! are queued up to a limit in bytes; beyond the limit they are dropped and counted. The open file descriptions are shared
+//! with the command and with the shell, so this process must not set `O_NONBLOCK`; with a second thread for writes, the
+//! process could not fork engines.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -12,36 +13,37 @@ use pontoon_sys::timed_write::TimedWrite;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Lines that a descriptor had no room for.
+/// Queue of log lines for which a descriptor had no room.
 #[derive(Debug)]
 pub struct LineQueue {
     waiting: VecDeque<u8>,
-    /// The most bytes that wait, but for one line that is longer.
+    /// Limit on the queued bytes; only a single line that is longer may exceed it.
     bound: usize,
     dropped: u64,
-    /// The time of the next attempt, after poll(2) reported room and the write had none.
+    /// Time of the next attempt to write, after poll(2) reported room and the write found none.
     again: Option<Instant>,
-    /// `None` if the user's limit allows no timer.
+    /// Writer whose timer interrupts a write that blocks; `None` if the user's limit on signals allows no timer.
     writer: Option<TimedWrite>,
 }
 
-/// The delay after a write without room despite poll(2): another process fills the pipe at once.
+/// Delay before the next write after poll(2) reported room and the write found none: another process fills the pipe
+/// continuously.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Limit on queued bytes of the log.
+/// Limit on the queued bytes of standard error.
 const LOG: usize = 64 << 10;
 
-/// Time that the program waits at exit for the reader of the log.
+/// Limit on the time for which the program waits at its exit for a reader of the queued log lines.
 const AT_THE_END: Duration = Duration::from_secs(1);
 
-/// The target of the event that counts dropped lines, which is exempt from the rate limit.
+/// Target of the log event that reports the number of dropped lines. The event is exempt from the rate limit.
 pub const DROPPED: &str = "pontoon::dropped";
 
-/// Atomic in a pipe (pipe(7)).
+/// Size up to which a write to a pipe is atomic, in bytes (pipe(7)).
 const PIPE_BUF: usize = 4096;
 
 impl LineQueue {
-    /// Returns an empty queue for `bound` bytes.
+    /// Returns an empty queue with a limit of `bound` bytes.
     pub fn new(bound: usize) -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -53,8 +55,8 @@ impl LineQueue {
         }
     }
 
-    /// Writes a line, or queues the part that there is no room for. Returns false if the line exceeds the bound, and drops and
-    /// counts it.
+    /// Writes a line to `fd`, or queues the bytes for which `fd` has no room. Returns false if the queue is full; then the
+    /// line is dropped and counted.
     pub fn put(&mut self, fd: BorrowedFd<'_>, line: &[u8]) -> bool {
         self.flush(fd, Instant::now());
         if !self.waiting.is_empty() && self.waiting.len() + line.len() > self.bound {
@@ -66,7 +68,7 @@ impl LineQueue {
         true
     }
 
-    /// Writes as much as there is room for.
+    /// Writes queued bytes to `fd` until it has no more room.
     pub fn flush(&mut self, fd: BorrowedFd<'_>, now: Instant) {
         if self.again.is_some_and(|again| now < again) {
             return;
@@ -95,17 +97,17 @@ impl LineQueue {
         }
     }
 
-    /// Returns true if the descriptor is to be polled for writing, as bytes are queued.
+    /// Returns true if the descriptor is to be polled for writing, because bytes are queued.
     pub fn wants_room(&self) -> bool {
         !self.waiting.is_empty() && self.again.is_none()
     }
 
-    /// Returns the time to flush, if the descriptor is not to be polled.
+    /// Returns the time at which [`Self::flush`] is to be called, if the descriptor is not to be polled.
     pub fn next_turn(&self) -> Option<Instant> {
         self.again.filter(|_| !self.waiting.is_empty())
     }
 
-    /// Flushes for `patience` at most.
+    /// Writes queued bytes to `fd`, and waits at most `patience` for room.
     fn finish(&mut self, fd: BorrowedFd<'_>, patience: Duration) {
         let until = Instant::now() + patience;
         loop {
@@ -130,16 +132,18 @@ fn has_room(fd: BorrowedFd<'_>) -> bool {
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// The log of this process, which standard error gets.
+/// Log of this process, whose lines are written to standard error.
 static STDERR: Mutex<Log> = Mutex::new(Log::Direct);
 
+/// State of the log of this process, by the kind of its standard error.
 #[derive(Debug)]
 enum Log {
-    /// No line has been written yet: the first one creates a queue.
+    /// State before the first line, which creates a queue.
     Direct,
-    /// A descriptor that other processes share.
+    /// Standard error is a descriptor that other processes share; its lines are queued.
     Shared(LineQueue),
-    /// A pipe of this process's own, with `O_NONBLOCK`: what it has no room for is dropped.
+    /// Standard error is a pipe that only this process writes to, with `O_NONBLOCK`: lines for which it has no room are
+    /// dropped.
     Pipe { dropped: u64 },
 }
 
@@ -147,7 +151,7 @@ fn log() -> MutexGuard<'static, Log> {
     STDERR.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A writer of lines to the log. It takes one whole line in each call, and never fails.
+/// Writer of lines to the log of this process. Each call of `write` takes one whole line, and never fails.
 #[derive(Clone, Copy, Debug)]
 pub struct Lines;
 
@@ -197,7 +201,7 @@ impl Log {
         }
     }
 
-    /// Returns the counter of dropped lines, if there is room for a line that reports it.
+    /// Returns the counter of dropped lines, if standard error has room for a line that reports it.
     fn dropped(&mut self) -> Option<&mut u64> {
         match self {
             Self::Shared(output) if output.waiting.is_empty() => Some(&mut output.dropped),
@@ -207,7 +211,7 @@ impl Log {
     }
 }
 
-/// Creates the queue and its timer, before a command exists that could use the user's last timer.
+/// Creates the queue of standard error and its timer, before a command exists that could use the user's last timer.
 pub fn prepare() {
     let mut log = log();
     if matches!(*log, Log::Direct) {
@@ -215,17 +219,17 @@ pub fn prepare() {
     }
 }
 
-/// Drops queued lines, which the parent writes. To be called in a child, before anything else.
+/// Discards queued log lines in a child process, because its parent writes them. A child calls this function first.
 pub fn forget() {
     *log() = Log::Direct;
 }
 
-/// Declares that standard error is a pipe of this process's own, with `O_NONBLOCK`.
+/// Declares that standard error is a pipe that only this process writes to, with `O_NONBLOCK`.
 pub fn is_own_pipe() {
     *log() = Log::Pipe { dropped: 0 };
 }
 
-/// Logs the number of dropped lines, if there is room for that line.
+/// Logs the number of dropped lines, if standard error has room for that line.
 pub fn report_dropped() {
     let count = log().dropped().map(std::mem::take);
     if let Some(count @ 1..) = count {
@@ -237,7 +241,7 @@ pub fn report_dropped() {
     }
 }
 
-/// Writes queued lines, as far as there is room.
+/// Writes queued log lines until standard error has no more room.
 pub fn flush() {
     if let Log::Shared(output) = &mut *log() {
         output.flush(io::stderr().as_fd(), Instant::now());
@@ -250,12 +254,12 @@ pub fn wants_room() -> bool {
     log().output().is_some_and(LineQueue::wants_room)
 }
 
-/// Returns the time to call [`flush`], if standard error is not to be polled.
+/// Returns the time at which [`flush`] is to be called, if standard error is not to be polled.
 pub fn next_turn() -> Option<Instant> {
     log().output().and_then(LineQueue::next_turn)
 }
 
-/// Writes queued lines, and waits up to a second for room. For the end of the program.
+/// Writes queued log lines at the end of the program, and waits at most one second for room.
 pub fn finish() {
     if let Log::Shared(output) = &mut *log() {
         output.finish(io::stderr().as_fd(), AT_THE_END);
@@ -283,7 +287,7 @@ mod tests {
         let kept = (0..1000)
             .filter(|_| output.put(writer.as_fd(), &[b'x'; 100]))
             .count();
-        // The pipe's, and the queue's.
+        // The kept lines are those in the pipe and those in the queue.
         assert!((700..=760).contains(&kept), "{kept}");
         assert_eq!(output.dropped, 1000 - kept as u64);
         assert!(output.waiting.len() <= 10_000);

@@ -7,7 +7,7 @@ use tracing::error;
 
 use crate::log::output;
 
-/// Panics that are logged in all; the counter `panics` counts all of them.
+/// Limit on the panics of this process that are logged; the counter `panics` counts all of them.
 const MOST: u32 = 20;
 
 /// Sets a panic hook that logs each panic of any thread as one line.
@@ -16,7 +16,7 @@ pub fn set_hook() {
     std::panic::set_hook(Box::new(|panic| {
         if LOGGED.fetch_add(1, Ordering::Relaxed) < MOST {
             error!("{}", line(panic));
-            // The process may end without a further chance.
+            // The process may exit without a later call that writes queued lines.
             output::finish();
         }
     }));

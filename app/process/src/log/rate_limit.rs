@@ -1,8 +1,8 @@
-//! Limit on log lines per minute: an attacker can cause any number of lines, which would fill the disk.
+//! Limit on log lines per minute. Without it an attacker could cause lines that fill the disk.
 
 use std::time::{Duration, Instant};
 
-/// Counts the lines of one process.
+/// Counter of the log lines of one process in the current minute.
 #[derive(Debug, Default)]
 pub struct LogRateLimit {
     since: Option<Instant>,
@@ -10,13 +10,13 @@ pub struct LogRateLimit {
 }
 
 impl LogRateLimit {
-    /// The number of lines that are logged in one window.
+    /// Limit on the lines that are logged in one window.
     pub const LINES: u32 = 1000;
 
     const WINDOW: Duration = Duration::from_secs(60);
 
-    /// Counts a line at `now`. Returns true if it is to be logged, and the number of lines that were dropped in the previous
-    /// window if this line begins a new one.
+    /// Counts a line at the time `now`. Returns true if the line is to be logged, and, if it begins a new window, the
+    /// number of lines that were dropped in the previous one.
     pub fn count(&mut self, now: Instant) -> (bool, u32) {
         let mut left_out = 0;
         if self

@@ -15,6 +15,7 @@ use super::receiver::RingParams;
 use super::ring_watchdog::{RingCheck, RingWatchdog};
 use crate::links::Link;
 
+/// Packet rings of one ingress, one for each worker, with the filter of their sockets.
 #[derive(Debug)]
 pub(super) struct PacketRing {
     pub(super) id: u32,
@@ -28,21 +29,21 @@ pub(super) struct PacketRing {
 #[derive(Debug)]
 struct RingFilter {
     program: Vec<Instruction>,
-    /// The device passes up every group (PACKET_MR_ALLMULTI).
+    /// True if the device is to deliver every multicast group (PACKET_MR_ALLMULTI).
     all_groups: bool,
 }
 
-/// Bytes of a ring: 8 ms at 10 Gbit/s, with the unused part of slots.
+/// Size of a ring in bytes: 8 ms at 10 Gbit/s, including the unused part of slots.
 const RING_BYTES: u32 = 16 << 20;
 
-/// Bytes of the Ethernet header.
+/// Length of the Ethernet header in bytes.
 const ETHERNET: u32 = 14;
 
-/// Offset of the IP header behind any link-layer header (`SKF_NET_OFF`); slower than a constant.
+/// Offset of the IP header after any link-layer header (`SKF_NET_OFF`); slower in BPF than a constant offset.
 const NET_OFFSET: u32 = (-0x10_0000_i32).cast_unsigned();
 
 impl PacketRing {
-    /// Opens rings whose filters drop every packet.
+    /// Opens the rings of an ingress, whose filters drop every packet.
     pub(super) fn open(
         ingress: &Ingress,
         params: RingParams,
@@ -55,7 +56,7 @@ impl PacketRing {
         let sockets = (0..workers)
             .map(|_| {
                 let socket = packet::open(size)?;
-                // Before the sockets form a fanout group, each would receive every packet.
+                // The filter comes first: before the sockets form a fanout group, each would receive every packet.
                 filter::attach(&socket, instructions(&DROP_ALL))?;
                 packet::bind(&socket, params.index, ingress.family())?;
                 Ok(socket)
@@ -68,7 +69,7 @@ impl PacketRing {
         Ok(Self::of(*next_id, size, sockets))
     }
 
-    /// Makes a value of rings whose filters drop every packet.
+    /// Wraps the rings `sockets`, whose filters drop every packet.
     pub(super) fn of(id: u32, size: Size, sockets: Vec<Arc<OwnedFd>>) -> Self {
         Self {
             id,
@@ -87,7 +88,8 @@ impl PacketRing {
         format!("packet ring, {count} x {slots} slots")
     }
 
-    /// Receives what the rules match. For ranges of groups the device has to pass up every group.
+    /// Attaches filters that accept the packets that the rules match. For ranges of groups the device has to deliver every
+    /// group.
     pub(super) fn adapt<'a>(
         &mut self,
         ingress: &Ingress,
@@ -118,7 +120,7 @@ impl PacketRing {
         Ok(())
     }
 
-    /// Returns packets received and dropped since the last call, which has reset the kernel's counters.
+    /// Returns the numbers of packets received and dropped since the last call; reading them resets the kernel's counters.
     pub(super) fn count(&mut self) -> (u64, u64) {
         let mut sum = (0, 0);
         for (number, socket) in self.sockets.iter().enumerate() {
@@ -132,17 +134,18 @@ impl PacketRing {
         sum
     }
 
-    /// Returns the time of the next check for a stopped ring.
+    /// Returns the time of the next check whether the kernel has stopped a ring.
     pub(super) fn next_check(&self) -> Option<Instant> {
         self.watchdog.due()
     }
 
-    /// Starts checks, as a packet may have arrived here.
+    /// Begins periodic checks, because a packet may have arrived at one of these rings.
     pub(super) fn wake(&mut self, now: Instant) {
         self.watchdog.wake(&self.sockets, now);
     }
 
-    /// Checks for a ring that the kernel has stopped, after its counters were read. `positions` are those of the workers.
+    /// Checks whether the kernel has stopped a ring, after its counters were read. `positions` are the workers' positions
+    /// in the rings.
     pub(super) fn check(&mut self, positions: impl IntoIterator<Item = u64>, now: Instant) -> RingCheck {
         self.watchdog.check(&self.sockets, positions, now)
     }

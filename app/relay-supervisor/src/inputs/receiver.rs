@@ -1,4 +1,4 @@
-//! State of an ingress: its rings or sockets, and failures.
+//! State of an ingress: its packet rings or UDP sockets, and failures.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,54 +21,61 @@ use super::{Ingress, ReceiveMode, endpoint};
 use crate::links::Link;
 use crate::worker_pool::WorkerPool;
 
+/// State of an ingress: its receiver if it is open, otherwise the reason why it is not, and its counters.
 #[derive(Debug)]
 pub(super) struct IngressState {
     pub(super) table: u32,
     pub(super) row: u32,
-    pub(super) state: Result<Open, String>,
+    pub(super) state: Result<OpenReceiver, String>,
     /// Rules for which nothing is received although the ingress is open.
     failures: Failures,
-    /// The kernel's counters of rings as of the last read, and of sockets that were closed.
+    /// Kernel's counters of the rings at the last read, and of sockets that were closed.
     kernel_packets: u64,
     kernel_dropped: u64,
-    /// Times that the kernel had stopped a ring.
+    /// Number of times that the rings were reopened because the kernel had stopped one.
     reopened: u64,
 }
 
-/// Reasons why nothing is received for a rule, by its destination; `None` is a filter that could not be attached.
+/// Reasons why nothing is received for rules, by their destination; the key `None` means that a filter could not be
+/// attached.
 pub(super) type Failures = BTreeMap<Option<SocketAddr>, String>;
 
+/// Packet rings or UDP sockets of an open ingress, and the interface settings on which they depend.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenReceiver {
     pub(super) params: RingParams,
     pub(super) source: PacketSource,
 }
 
-/// Properties that a ring depends on.
+/// Interface settings on which a ring depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RingParams {
     pub(super) index: u32,
     pub(super) mtu: u32,
-    /// The kernel reassembles IPv4 fragments. Frames of a stacked interface pass the ring of the lower one, too, and both rings
-    /// would put their fragments into the same queue, which drops duplicates: so only the ring of the upper one reassembles.
+    /// True if the kernel reassembles IPv4 fragments for the ring. Frames of a stacked interface also pass the ring of the
+    /// lower interface, and both rings would put their fragments into the same queue, which drops duplicates: so only the
+    /// ring of the upper interface reassembles.
     pub(super) defragment: bool,
 }
 
+/// Sockets from which datagrams of an ingress are received.
 #[derive(Debug)]
 pub(super) enum PacketSource {
     Ring(PacketRing),
     Sockets(Sockets),
 }
 
-/// Use of a ring before a worker receives it.
+/// State of a ring when it is sent to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingState {
+    /// No worker has received from the ring before.
     New,
+    /// Another worker process has received from the ring before.
     Used,
 }
 
 impl IngressState {
-    /// Creates an ingress that is not open.
+    /// Creates the state of an ingress that is not open.
     pub(super) fn new(table: u32, row: u32) -> Self {
         Self {
             table,
@@ -81,7 +88,7 @@ impl IngressState {
         }
     }
 
-    fn set_state(&mut self, ingress: &Ingress, state: Result<Open, String>) {
+    fn set_state(&mut self, ingress: &Ingress, state: Result<OpenReceiver, String>) {
         let family = ingress.family_name();
         match (&self.state, &state) {
             (Err(old), Err(new)) if old == new => return,
@@ -115,7 +122,7 @@ impl IngressState {
         self.state.is_err() || !self.failures.is_empty()
     }
 
-    /// Returns the reason why nothing can be received for a rule.
+    /// Returns the reason why nothing can be received for a rule with this input; `None` if it can.
     pub(super) fn missing(&self, input: &Input) -> Option<&str> {
         let failures = || {
             let places = [None, endpoint(input)];
@@ -144,12 +151,12 @@ impl IngressState {
         }
     }
 
-    /// Stays closed, for a reason that is logged.
+    /// Leaves the ingress closed, and logs the reason.
     pub(super) fn wait(&mut self, ingress: &Ingress, why: &str) {
         self.set_state(ingress, Err(why.to_owned()));
     }
 
-    /// Opens rings or sockets and sends them to the workers.
+    /// Opens the rings or sockets of the ingress and sends them to the workers.
     pub(super) fn open(
         &mut self,
         ingress: &Ingress,
@@ -164,14 +171,14 @@ impl IngressState {
             }
             ReceiveMode::Socket => Ok(PacketSource::Sockets(Sockets::default())),
         };
-        let state = source.map(|source| Open { params, source });
+        let state = source.map(|source| OpenReceiver { params, source });
         self.set_state(ingress, state.map_err(|error| reason(&error)));
         for number in 0..workers.len() {
             self.send(number, RingState::New, workers);
         }
     }
 
-    /// Receives what the rules match, if the ingress is open, through at most `max_sockets` UDP sockets.
+    /// Adapts filters and sockets to the rules, if the ingress is open, with at most `max_sockets` UDP sockets.
     pub(super) fn adapt<'a>(
         &mut self,
         ingress: &Ingress,
@@ -219,7 +226,7 @@ impl IngressState {
         }
     }
 
-    /// Closes rings or sockets. Workers forward what has already arrived.
+    /// Closes the rings or sockets of the ingress. Workers forward the packets that have already arrived.
     pub(super) fn close(&mut self, workers: &mut WorkerPool, deferred: &mut DeferredClose) {
         if self.state.is_err() {
             return;
@@ -244,7 +251,7 @@ impl IngressState {
         }
     }
 
-    /// Closes rings of which the kernel has stopped one. The caller opens them again.
+    /// Closes the rings of the ingress if the kernel has stopped one. The caller opens them again.
     pub(super) fn close_stalled(
         &mut self,
         ingress: &Ingress,
@@ -264,7 +271,7 @@ impl IngressState {
 
     fn ring(&self) -> Option<&PacketRing> {
         match &self.state {
-            Ok(Open {
+            Ok(OpenReceiver {
                 source: PacketSource::Ring(ring),
                 ..
             }) => Some(ring),
@@ -274,7 +281,7 @@ impl IngressState {
 
     pub(super) fn ring_mut(&mut self) -> Option<&mut PacketRing> {
         match &mut self.state {
-            Ok(Open {
+            Ok(OpenReceiver {
                 source: PacketSource::Ring(ring),
                 ..
             }) => Some(ring),
@@ -284,7 +291,7 @@ impl IngressState {
 
     fn sockets(&self) -> Option<&Sockets> {
         match &self.state {
-            Ok(Open {
+            Ok(OpenReceiver {
                 source: PacketSource::Sockets(sockets),
                 ..
             }) => Some(sockets),
@@ -297,12 +304,12 @@ impl IngressState {
         self.sockets().map_or(0, Sockets::len)
     }
 
-    /// Returns the number of destinations without a socket, as the limit on open sockets is reached.
+    /// Returns the number of destinations that have no socket because the limit on open sockets is reached.
     pub(super) fn refused(&self) -> usize {
         self.sockets().map_or(0, |sockets| sockets.refused().len())
     }
 
-    /// Returns the datagrams that open sockets have dropped.
+    /// Returns the number of datagrams that the kernel has dropped at open sockets.
     fn socket_drops(&self) -> u64 {
         self.sockets().map_or(0, Sockets::dropped)
     }
@@ -314,12 +321,12 @@ impl IngressState {
         }
     }
 
-    /// Returns the time of the next check for a stopped ring.
+    /// Returns the time of the next check whether the kernel has stopped a ring.
     pub(super) fn next_check(&self) -> Option<Instant> {
         self.ring()?.next_check()
     }
 
-    /// Checks for a ring that the kernel has stopped.
+    /// Checks whether the kernel has stopped a ring of the ingress.
     pub(super) fn check(&mut self, workers: &WorkerPool, now: Instant) -> RingCheck {
         self.read_ring_counters();
         let positions = workers.read(self.row).map(|row| row[Position as usize]);
@@ -329,7 +336,7 @@ impl IngressState {
         }
     }
 
-    /// Sends the rings or sockets to a worker.
+    /// Sends the rings or sockets of the ingress to the worker `number`.
     pub(super) fn send(&self, number: usize, ring_state: RingState, workers: &mut WorkerPool) {
         let (table, row) = (self.table, self.row);
         let input = |id, kind, socket: &Arc<OwnedFd>| {
@@ -355,7 +362,7 @@ impl IngressState {
         }
     }
 
-    /// Returns the counters.
+    /// Returns the counters of the ingress.
     pub(super) fn stats(&mut self, ingress: &Ingress, workers: &WorkerPool) -> InterfaceStats {
         self.read_ring_counters();
         let mut stats = InterfaceStats {
@@ -372,7 +379,7 @@ impl IngressState {
     }
 }
 
-impl Open {
+impl OpenReceiver {
     fn describe(&self) -> String {
         match &self.source {
             PacketSource::Ring(ring) => ring.describe(),
@@ -381,7 +388,7 @@ impl Open {
     }
 }
 
-/// Stops the arrival of packets, so that the worker's last read has an end.
+/// Attaches a filter that refuses all packets, so that the worker's last read of the socket comes to an end.
 pub(super) fn receive_no_more(socket: &OwnedFd) {
     if let Err(error) = filter::refuse_all(socket) {
         tracing::debug!(%error, "cannot attach a filter");

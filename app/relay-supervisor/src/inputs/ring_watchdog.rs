@@ -1,14 +1,14 @@
-//! Detects rings that the kernel has stopped for good.
+//! Detection of packet rings that the kernel has stopped permanently.
 //!
 //! The kernel marks a slot as used before it writes a packet's `virtio_net_hdr`. If the header cannot express the packet's
 //! segmentation type, the packet is dropped and the mark stays (`tpacket_rcv`, Linux net/packet/af_packet.c): every later
-//! packet finds the slot used and is dropped, though the ring is empty. Such a packet comes from a program that writes frames
-//! to a tap which are to be cut into IP fragments (UFO), and before Linux 6.2 it is any UDP packet that is to be segmented.
-//! Only a new ring helps.
+//! packet finds the slot used and is dropped, although the ring is empty. Such a packet is written to a tap by a program
+//! that requests segmentation into IP fragments (UFO); before Linux 6.2 it is any UDP packet with requested segmentation.
+//! Only a new ring receives packets again.
 //!
-//! poll(2) does not report dropped packets, but SIGIO does. It is enabled while a ring is idle. After a packet has arrived,
-//! the kernel's counters are checked four times a second until the ring is idle again. So an idle relay sleeps, and a busy one
-//! has no cost for each packet.
+//! poll(2) does not report dropped packets, but SIGIO does. The signal is enabled while a ring is idle. After a packet has
+//! arrived, the kernel's counters are checked four times a second until the ring is idle again. So an idle relay sleeps,
+//! and a busy relay has no additional cost for each packet.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,15 +18,16 @@ use std::time::{Duration, Instant};
 use pontoon_sys::packet;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Checks the rings of an ingress, one for each worker.
+/// Detector of stopped rings of one ingress, which has one ring for each worker.
 #[derive(Debug)]
 pub(super) struct RingWatchdog {
-    /// Time of the next check; `None` until SIGIO.
+    /// Time of the next check; `None` while SIGIO is awaited.
     due: Option<Instant>,
-    /// Counters since the last check, and the worker's position at that time.
+    /// Kernel's counters since the last check, and the worker's position in the ring at that time, for each ring.
     rings: Vec<RingCounts>,
 }
 
+/// Packets that the kernel has counted for one ring since the last check, and the position of the worker in the ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct RingCounts {
     packets: u64,
@@ -34,12 +35,12 @@ struct RingCounts {
     position: u64,
 }
 
-/// The result of checking the rings of an ingress.
+/// Result of a check of the rings of an ingress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingCheck {
-    /// The kernel has stopped a ring for good.
+    /// The kernel has stopped a ring permanently.
     Stalled,
-    /// No ring is stopped.
+    /// The kernel has stopped none of the rings.
     Working,
 }
 
@@ -47,7 +48,7 @@ pub(super) enum RingCheck {
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 impl RingWatchdog {
-    /// Waits for the first packet.
+    /// Creates a detector that waits for SIGIO of the first packet.
     pub(super) fn new(sockets: &[Arc<OwnedFd>], now: Instant) -> Self {
         let mut watchdog = Self {
             due: None,
@@ -57,7 +58,7 @@ impl RingWatchdog {
         watchdog
     }
 
-    /// Adds what the kernel has counted for a ring since its counters were read last.
+    /// Adds the packets that the kernel has received and dropped at a ring since its counters were read last.
     pub(super) fn count(&mut self, ring: usize, packets: u32, dropped: u32) {
         if let Some(counts) = self.rings.get_mut(ring) {
             counts.packets += u64::from(packets);
@@ -70,7 +71,7 @@ impl RingWatchdog {
         self.due
     }
 
-    /// Starts checks, as a packet may have arrived at one of these rings.
+    /// Begins periodic checks, because a packet may have arrived at one of these rings.
     pub(super) fn wake(&mut self, sockets: &[Arc<OwnedFd>], now: Instant) {
         if self.due.is_none() {
             self.due = Some(now + CHECK_INTERVAL);
@@ -78,7 +79,7 @@ impl RingWatchdog {
         }
     }
 
-    /// Checks the rings, after the kernel's counters were added. `positions` are those of the workers.
+    /// Checks the rings, after the kernel's counters were added. `positions` are the workers' positions in the rings.
     pub(super) fn check(
         &mut self,
         sockets: &[Arc<OwnedFd>],
@@ -105,7 +106,7 @@ impl RingWatchdog {
     }
 
     fn wait_for_signal(&mut self, sockets: &[Arc<OwnedFd>], now: Instant) {
-        // Without signals the checks go on.
+        // If signals cannot be enabled, the periodic checks continue.
         self.due = set_signals(sockets, true)
             .is_err()
             .then_some(now + CHECK_INTERVAL);
@@ -113,13 +114,13 @@ impl RingWatchdog {
 }
 
 impl RingCounts {
-    /// Returns true if every packet was dropped, although the ring has none that the worker could have received.
+    /// Returns true if every packet was dropped although the ring has no packet for the worker to receive.
     fn is_stalled(&self, position: u64, is_empty: impl FnOnce() -> bool) -> bool {
         self.packets > 0 && self.dropped == self.packets && self.position == position && is_empty()
     }
 }
 
-/// Returns true if the latest packet has been received.
+/// Returns true if the worker has received the latest packet of the ring.
 fn is_empty(socket: &OwnedFd) -> bool {
     poll(
         &mut [PollFd::new(socket, PollFlags::IN)],
@@ -152,7 +153,8 @@ mod tests {
     #[test]
     fn empty_ring_that_drops_every_packet_is_stopped() {
         assert!(counts(3, 3).is_stalled(7, || true));
-        // Nothing has arrived; not all was dropped; the worker has received something; packets are left in the ring.
+        // These rings are not stopped: nothing has arrived; not all was dropped; the worker has received something; packets
+        // remain in the ring.
         assert!(!counts(0, 0).is_stalled(7, || true));
         assert!(!counts(3, 2).is_stalled(7, || true));
         assert!(!counts(3, 3).is_stalled(8, || true));
@@ -161,7 +163,7 @@ mod tests {
 
     #[test]
     fn checks_end_when_the_ring_is_idle() {
-        // In place of a ring: a socket that is never readable and raises no signal in a test.
+        // The socket stands for a ring: it is never readable and raises no signal in a test.
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let sockets = [Arc::new(OwnedFd::from(socket))];
         let now = Instant::now();

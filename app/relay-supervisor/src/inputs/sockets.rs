@@ -15,25 +15,25 @@ use super::receiver::{Failures, receive_no_more};
 use super::{Ingress, endpoint};
 use crate::links::Link;
 
-/// Sockets by destination, all of them for the first worker: each socket that has joined a group would receive a copy. One
-/// socket bound to any address would receive datagrams for other programs.
+/// UDP sockets by destination. All are for the first worker, because each socket that has joined a group would receive a
+/// copy. A single socket bound to the unspecified address would receive datagrams for other programs.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     open: BTreeMap<SocketAddr, (u32, Arc<OwnedFd>)>,
-    /// Destinations without a socket, as the limit on open sockets is reached.
+    /// Destinations that have no socket because the limit on open sockets is reached.
     refused: BTreeSet<SocketAddr>,
 }
 
-/// Receive buffer of a UDP socket.
+/// Size of a socket's receive buffer in bytes.
 const RECEIVE_BUFFER: usize = 8 << 20;
 
 impl Sockets {
-    /// Returns number, address and socket of each.
+    /// Returns the number, address and descriptor of each socket.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, SocketAddr, &Arc<OwnedFd>)> {
         self.open.iter().map(|(at, (id, socket))| (*id, *at, socket))
     }
 
-    /// Returns the datagrams that the kernel has dropped.
+    /// Returns the number of datagrams that the kernel has dropped at open and closed sockets.
     pub(super) fn dropped(&self) -> u64 {
         self.open.values().map(|(_, socket)| dropped(socket)).sum()
     }
@@ -43,12 +43,13 @@ impl Sockets {
         self.open.len()
     }
 
-    /// Returns the destinations for which the limit has left no room.
+    /// Returns the destinations that have no socket because the limit on open sockets is reached.
     pub(super) fn refused(&self) -> &BTreeSet<SocketAddr> {
         &self.refused
     }
 
-    /// Closes sockets that no rule needs, adding their drops to `closed_drops`. `send` is called with the number of each.
+    /// Closes sockets that no rule needs, and adds their drops to `closed_drops`. `send` is called with the number of each
+    /// closed socket.
     pub(super) fn close_unwanted<'a>(
         &mut self,
         rules: impl Iterator<Item = &'a Input>,

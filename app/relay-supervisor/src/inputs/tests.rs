@@ -7,12 +7,12 @@ use pontoon_sys::packet::Size;
 use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
 use super::packet_ring::PacketRing;
-use super::receiver::{Open, PacketSource};
+use super::receiver::{OpenReceiver, PacketSource};
 use super::*;
 use crate::links::{Link, LinkWatch};
 use crate::worker_pool::{SpawnConfig, Task};
 
-/// Inputs of that mode, without workers.
+/// Returns inputs of the given mode, without workers.
 fn inputs(engine: ReceiveMode) -> (Inputs, Links, WorkerPool) {
     let spawn_config = SpawnConfig::for_tests();
     let (_, links) = LinkWatch::start().unwrap();
@@ -28,7 +28,7 @@ fn input(port: u16) -> Input {
     rule.input
 }
 
-/// A port that is in use.
+/// Returns a port that is in use, and the socket that uses it.
 fn held() -> (UdpSocket, u16) {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -87,7 +87,7 @@ fn sockets_beyond_the_limit_are_refused_until_there_is_room() {
     assert_eq!((inputs.refused(), inputs.missing(&v6[0])), (0, None));
     assert!(!inputs.incomplete());
 
-    // A change of the interface closes all sockets before it opens them again.
+    // A change of the interface closes all sockets before they are opened again.
     let mut changed = links.clone();
     changed.get_mut("lo").unwrap().mtu += 1;
     inputs.update(&of[1], v6.iter(), &changed, &mut workers);
@@ -102,7 +102,7 @@ fn params(link: &Link) -> RingParams {
     }
 }
 
-/// Another program of this host has the same port at another address.
+/// Another program of the host uses the same port at another address.
 #[test]
 fn socket_receives_only_the_address_of_its_rule() {
     let (mut inputs, links, mut workers) = inputs(ReceiveMode::Socket);
@@ -127,9 +127,10 @@ fn socket_receives_only_the_address_of_its_rule() {
     assert_eq!(other.recv(&mut [0; 8]).unwrap(), 5);
 }
 
-/// A ring cannot be opened without privilege. Any socket accepts a filter, and a descriptor that is not a socket refuses it.
-fn ring(links: &Links, socket: OwnedFd) -> Open {
-    Open {
+/// Returns an open ring that is `socket`: a real ring needs privileges. Any socket accepts a filter, and a descriptor that
+/// is not a socket refuses it.
+fn ring(links: &Links, socket: OwnedFd) -> OpenReceiver {
+    OpenReceiver {
         params: links.get("lo").map(params).unwrap(),
         source: PacketSource::Ring(PacketRing::of(1, Size::new(1, 1500), vec![Arc::new(socket)])),
     }
@@ -154,8 +155,8 @@ fn refused_filter_is_attached_again() {
     assert!(!inputs.incomplete());
 }
 
-/// With more rules than a filter has room for, a range does not change the filter. A socket other than a packet socket
-/// refuses PACKET_MR_ALLMULTI.
+/// With more rules than a filter has room for, a range of groups does not change the filter. A socket other than a packet
+/// socket refuses PACKET_MR_ALLMULTI.
 #[test]
 fn range_of_groups_requests_all_groups_whatever_the_filter() {
     let (mut inputs, links, mut workers) = inputs(ReceiveMode::Ring);

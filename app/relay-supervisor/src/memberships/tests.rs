@@ -8,7 +8,7 @@ fn membership(input: &str) -> Membership {
     Membership::of(&rule.input, ReceiveMode::Ring).unwrap()
 }
 
-/// The interface has gone away, and the supervisor does not know it yet.
+/// The interface has been removed, and the supervisor has not read that change yet.
 #[test]
 fn failed_join_is_retried() {
     let (_, links) = LinkWatch::start().unwrap();
@@ -57,7 +57,7 @@ fn memberships_beyond_the_limit_are_refused_until_there_is_room() {
     assert_eq!(memberships.missing(&groups[2]), None);
     assert!(!memberships.incomplete());
 
-    // Sockets of an interface that has gone away make room, too.
+    // Sockets of a removed interface are closed, which makes room for others.
     memberships.update(&Links::default());
     assert_eq!((memberships.refused(), memberships.incomplete()), (0, false));
     memberships.update(&links);

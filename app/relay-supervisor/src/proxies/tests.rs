@@ -8,7 +8,7 @@ use super::super::counter_rows::FreeRows;
 use super::super::links::LinkWatch;
 use super::*;
 
-/// Proxies without a worker, whose queriers have sockets that receive nothing.
+/// Returns proxies without a worker, whose queriers have sockets that receive nothing.
 fn proxies(text: &str) -> Proxies {
     let proxy: Proxy = text.parse().unwrap();
     let spawn_config = SpawnConfig::for_tests();
@@ -121,7 +121,7 @@ fn querier_that_cannot_be_opened_is_retried_with_back_off() {
     let mut delays = Vec::new();
     for _ in 0..8 {
         let due = proxies.retry_deadline().unwrap();
-        // A change of an interface does not delay the next attempt.
+        // A change of an interface neither causes nor delays the next attempt.
         proxies.update(&removed, now);
         assert_eq!(proxies.retry_deadline(), Some(due));
         delays.push((due - now).as_secs());
@@ -158,8 +158,8 @@ fn memberships_are_kept_when_the_query_address_changes() {
     assert_eq!(proxies.rules(FreeRows::ALL).0.len(), 1);
 }
 
-/// Lets the worker exit and its successor start so many seconds after `begin`. Returns the seconds for which the successor
-/// keeps unconfirmed memberships; `None` if the supervisor has removed them.
+/// Makes the worker exit and its successor start `seconds` after `begin`. Returns the number of seconds for which the
+/// successor keeps unconfirmed memberships; `None` if the supervisor has removed them.
 fn restart(proxies: &mut Proxies, begin: Instant, seconds: u64) -> Option<u64> {
     let now = begin + Duration::from_secs(seconds);
     proxies
@@ -200,7 +200,8 @@ fn worker_that_has_expired_unconfirmed_memberships_gives_its_successor_the_whole
     let begin = Instant::now();
     assert_eq!(restart(&mut proxies, begin, 0), Some(260));
     assert_eq!(restart(&mut proxies, begin, 255), Some(11));
-    // The second worker runs from 255 to 267, so hosts have confirmed what it has not reported as expired at 266.
+    // The second worker runs from 255 to 267, so memberships that it has not reported as expired at 266 have been confirmed
+    // by hosts.
     assert_eq!(restart(&mut proxies, begin, 267), Some(260));
     assert_eq!(proxies.rules(FreeRows::ALL).0.len(), 1);
     assert!(!proxies.take_changed());

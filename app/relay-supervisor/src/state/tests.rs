@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::super::links::LinkWatch;
 use super::*;
 
-/// A relay without workers, for interfaces that do not exist.
+/// Returns a relay without workers, for interfaces that do not exist.
 fn relay() -> Relay {
     let spawn_config = SpawnConfig::for_tests();
     let mut relay = Relay::start(Links::default(), 0, &[], spawn_config, usize::MAX).unwrap();
@@ -11,7 +11,7 @@ fn relay() -> Relay {
     relay
 }
 
-/// Rules for `count` ports of a group.
+/// Returns rules for `count` ports of a group.
 fn many(count: u16, to: &str) -> Vec<Rule> {
     let rule = |port: u16| format!("a 239.1.1.1:{port} -> b {to}:{port}, c *:*").parse();
     (1..=count).map(|port| rule(port).unwrap()).collect()
@@ -82,12 +82,12 @@ fn derived_rules_are_built_after_a_change_and_at_most_once_in_an_interval() {
     relay.update_derived_rules(due);
     assert_eq!(relay.rules().iter().count(), 1);
     assert_eq!(relay.next_deadline(), None);
-    // Not built without a change: rules that were removed here stay removed.
+    // Without a change the rules are not built again: those that were removed here stay removed.
     relay.set_derived_rules(Vec::new(), 0).unwrap();
     let due = relay.derive_at;
     relay.update_derived_rules(due);
     assert_eq!(relay.rules().iter().count(), 0);
-    // A change of the configured rules changes the number of rows that are left.
+    // A change of the configured rules changes the number of free rows.
     relay.replace(Rules::default()).unwrap();
     relay.update_derived_rules(due);
     assert_eq!(relay.rules().iter().count(), 1);
@@ -117,7 +117,7 @@ fn derived_rules_cannot_be_removed() {
     }
 }
 
-/// The name of the output's interface has a character that rules use themselves: the kernel permits it.
+/// The name of the output's interface has a character that the syntax of rules uses; the kernel permits such names.
 #[test]
 fn derived_rule_whose_text_does_not_parse_is_not_installed() {
     let mut relay = relay();

@@ -18,7 +18,7 @@ fn process(child: Child, socket: OwnedFd, started: Instant) -> WorkerProcess {
     ChildProcess::new(child, channel, StderrPipe::pair().unwrap().0, started)
 }
 
-/// Lets a process of the worker exit, and returns the time until the restart is due.
+/// Makes the worker's process exit, and returns the time until its restart is due.
 #[expect(clippy::zombie_processes, reason = "the worker waits for it")]
 fn exit(worker: &mut Worker) -> Duration {
     let (ours, _) = seqpacket::pair().unwrap();
@@ -46,7 +46,7 @@ fn backoff_grows_when_workers_exit_repeatedly() {
     assert!(waits[6] >= Duration::from_millis(800), "{waits:?}");
 }
 
-/// A worker whose process is running, and the other end of its channel.
+/// Returns a worker whose process is running, and the worker's end of its channel.
 fn running() -> (Worker, WorkerChannel) {
     let (ours, theirs) = seqpacket::pair().unwrap();
     let mut sleep = std::process::Command::new("sleep");
@@ -60,7 +60,7 @@ fn running() -> (Worker, WorkerChannel) {
 
 const QUERY: Task = Task::Query { queriers: 1 };
 
-/// 32 full queriers are 2^17 memberships.
+/// 32 queriers with the maximum number of groups have 2^17 memberships.
 #[test]
 fn state_of_many_full_queriers_fits_into_the_queue_of_a_restarted_worker() {
     let (ours, _theirs) = seqpacket::pair().unwrap();

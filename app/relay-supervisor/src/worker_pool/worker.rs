@@ -1,4 +1,4 @@
-//! One worker of a pool, whose process is replaced by another one when it exits.
+//! Worker of a pool, whose process is replaced by another one when it exits.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -19,33 +19,33 @@ use super::{SpawnConfig, Task};
 
 pub(super) type WorkerProcess = ChildProcess<RelayUpdate, RelayReport>;
 
-/// A worker and what outlives its process.
+/// Worker of a pool: its process, and the state that outlives the process.
 #[derive(Debug)]
 pub(super) struct Worker {
     memory: Arc<OwnedFd>,
     pub(super) counters: Counters,
-    /// In back-off, the time of the next start.
+    /// State of the process; in back-off, the value is the time of the next start.
     pub(super) state: ProcessState<RelayUpdate, RelayReport, Instant>,
     pub(super) restarts: u64,
     restart_policy: RestartPolicy,
     /// Memberships that the worker has reported and [`WorkerPool::members`](super::WorkerPool::members) has not returned yet.
     pub(super) members: Vec<Member>,
-    /// Namespaces of the first process. A successor with fewer of them is not started.
+    /// Namespaces of the worker's first process. A successor that would have fewer of them is not started.
     namespaces: Option<Namespaces>,
 }
 
-/// Reports that are read from a worker in one turn of the loop, so that a worker that floods the supervisor does not keep it
-/// from its other work.
+/// Limit on the reports that are read from a worker in one turn of the supervisor's loop, so that a worker that floods the
+/// supervisor does not keep it busy.
 pub(super) const MAX_REPORTS: usize = 256;
 
-/// Time for which the exit of a process that has closed its channel is awaited.
+/// Limit on the wait for the exit of a process that has closed its channel.
 const CLOSED_CHANNEL_GRACE: Duration = Duration::from_millis(20);
 
 impl Worker {
-    /// A worker without a process.
+    /// Creates a worker without a process.
     ///
     /// # Errors
-    /// Out of descriptors or memory.
+    /// No free descriptor or no memory.
     pub(super) fn new() -> Result<Self, Error> {
         let memory = Arc::new(Counters::create().context("cannot make memory for counters")?);
         let counters = Counters::map(&memory).context("cannot map memory for counters")?;
@@ -60,7 +60,7 @@ impl Worker {
         })
     }
 
-    /// Forks a process, which reports [`RelayReport::Ready`] when it has entered the sandbox.
+    /// Forks a process for the worker, which reports [`RelayReport::Ready`] when it has entered the sandbox.
     pub(super) fn start(&mut self, task: Task, spawn_config: &SpawnConfig) -> Result<(), Error> {
         let disabled = &spawn_config.disabled;
         let config = ProcessConfig {
@@ -73,15 +73,15 @@ impl Worker {
         let mut process = ChildProcess::spawn(&config, &mut self.namespaces, |control, sandbox| {
             run_worker(control, sandbox, disabled)
         })?;
-        // The socket buffer has room for the first message.
+        // The socket buffer always has room for the first message.
         let start = RelayUpdate::Start(spawn_config.settings, Arc::clone(&self.memory).into());
         let _ = process.send(start);
         self.state = ProcessState::Running(process);
         Ok(())
     }
 
-    /// Receives reports. If the process has exited, has reported an error, or has not become ready in time, kills and reaps
-    /// it, schedules its restart and returns the reason.
+    /// Receives reports. If the process has exited, has reported an error, or was not ready in time, it is killed and
+    /// reaped, its restart is scheduled, and the reason is returned.
     pub(super) fn poll_exit(&mut self, task: Task) -> Option<ExitReason> {
         let process = self.state.process_mut()?;
         let mut exited = process.exits_within(Duration::ZERO);
@@ -96,8 +96,8 @@ impl Worker {
                 (Ok(_), _) => Err("reported a membership".to_owned()),
                 (Err(error), _) => Err(error.to_string()),
             });
-            // A process that exits closes its files a moment before its exit can be polled. One that does not exit without its
-            // channel is of no use, and would keep the supervisor awake.
+            // An exiting process closes its files shortly before its exit can be polled. A process that has closed its
+            // channel and does not exit is useless, and its readable channel would keep the supervisor awake.
             if closed && !exited {
                 exited = process.exits_within(CLOSED_CHANNEL_GRACE);
                 if !exited {
@@ -117,8 +117,8 @@ impl Worker {
     }
 }
 
-/// Runs a worker in the forked process and returns its exit status. In a pid namespace of its own the process has id 1, so
-/// no signal ends it but SIGKILL and those of its own faults.
+/// Runs a worker in the forked process and returns its exit status. In a PID namespace of its own the process has id 1, so
+/// that only SIGKILL from an ancestor namespace and its own faults can kill it.
 fn run_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8 {
     let prepared = spawn::close_all_but(&[control.as_fd()])
         .and_then(|()| stdio::leave_to_the_command())

@@ -1,4 +1,4 @@
-//! The HTTP API of a guest's network: one file for each resource.
+//! HTTP API of a guest's network, with one file for each resource.
 
 pub(super) mod capture;
 mod confirm_round;
@@ -21,7 +21,7 @@ use pontoon_worker::Update;
 use pontoon_worker::messages::{Confirmation, Report};
 use tracing::level_filters::LevelFilter;
 
-use super::Served;
+use super::ControlSetup;
 use crate::capture::Capture;
 use crate::publish::Ports;
 use crate::statistics::Statistics;
@@ -42,7 +42,7 @@ pub(super) struct Api {
     captures: Captures,
     level: Level,
     set_log_level: fn(LevelFilter),
-    /// Updates for the engine.
+    /// Updates to be sent to the engine.
     outbox: Vec<Update>,
 }
 
@@ -126,7 +126,7 @@ pub(super) const METRICS: &[Route<Api>] = &[Route {
 }];
 
 impl Api {
-    pub(super) fn new(served: Served) -> Self {
+    pub(super) fn new(served: ControlSetup) -> Self {
         let workers = served.statistics.workers();
         Self {
             statistics: served.statistics,
@@ -144,17 +144,17 @@ impl Api {
     /// Begins a capture.
     ///
     /// # Errors
-    /// Its file cannot be created.
+    /// The file of the capture cannot be created.
     pub(super) fn capture(&mut self, capture: &Capture, now: Instant) -> Result<(), Error> {
         self.captures.start(capture, &mut self.outbox, now)
     }
 
-    /// Returns true if a report of the workers is awaited.
+    /// Returns true if the supervisor waits for a report of the workers.
     pub(super) fn is_asking(&self) -> bool {
         self.deadline().is_some() || self.captures.is_awaited()
     }
 
-    /// Returns the time at which a pending query expires.
+    /// Returns the time at which the earliest pending query expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.confirm_round
             .deadline()
@@ -164,14 +164,14 @@ impl Api {
             .min()
     }
 
-    /// Ends queries that have expired.
+    /// Ends queries whose timeout has expired.
     pub(super) fn expire(&mut self, now: Instant) {
         self.confirm_round.expire(now);
         self.flow_dump.expire(now);
         self.captures.expire(now);
     }
 
-    /// Processes a report; returns true if a response may be ready.
+    /// Handles a report of a worker; returns true if a response to a client may be ready.
     pub(super) fn take_report(&mut self, report: Report, now: Instant) -> bool {
         match report {
             Report::Confirmed(confirmation) => self.confirm_round.take(confirmation),
@@ -181,21 +181,21 @@ impl Api {
         }
     }
 
-    /// Begins queries that waited for the one before.
+    /// Begins queries that were scheduled after the ones that have ended.
     pub(super) fn go_on(&mut self, now: Instant) {
         self.confirm_round.go_on(&mut self.outbox, now);
         self.flow_dump.go_on(&mut self.outbox, now);
     }
 
-    /// Repeats pending queries and continues the capture, for a restarted engine.
+    /// Sends pending queries again and continues the capture, after a restart of the engine.
     pub(super) fn ask_again(&mut self, now: Instant) {
-        // The capture comes first: a client that has received a response can rely on every worker capturing.
+        // The start of the capture is sent first: a client that has received a response can rely on every worker capturing.
         self.captures.go_on(&mut self.outbox, now);
         self.confirm_round.restart(&mut self.outbox);
         self.flow_dump.restart(&mut self.outbox);
     }
 
-    /// Takes the updates for the engine.
+    /// Removes and returns the updates to be sent to the engine.
     pub(super) fn take_outbox(&mut self) -> Vec<Update> {
         std::mem::take(&mut self.outbox)
     }
@@ -209,8 +209,8 @@ impl Api {
         self.confirm_or(now, unconfirmed, render)
     }
 
-    /// Refuses a change if the engine has not confirmed an earlier one: updates that it does not read are kept in memory. It is
-    /// queried again, so that changes are accepted once it replies.
+    /// Refuses a change if the engine has not confirmed an earlier one, because updates that the engine does not read stay
+    /// in memory. The engine is queried again, so that changes are accepted once it replies.
     fn refuse_unread(&mut self, now: Instant) -> Option<Answer<Self>> {
         let refused = || HttpResponse::problem(503, "the engine has not replied; nothing was changed");
         let unread = self.confirm_round.has_expired();
@@ -236,7 +236,7 @@ impl Api {
     }
 }
 
-/// Returns the response to a change that was sent and not confirmed in time.
+/// Returns the response to a change that was sent to the engine and not confirmed before the timeout.
 fn unconfirmed() -> HttpResponse {
     let what = "the engine has not confirmed the change yet; it takes effect when it does";
     HttpResponse::problem(503, what)

@@ -1,4 +1,4 @@
-//! Arbitrary client input and engine reports. No request changes the host.
+//! Fuzz target of the control socket: arbitrary client input and engine reports. No request changes the host.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -17,15 +17,15 @@ use pontoon_worker::stats::StatsTable;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::Served;
+use super::ControlSetup;
 use super::api::{self, Api, capture, policy, publish};
 use crate::publish::{Families, Ports};
 use crate::statistics::Statistics;
 
-/// Parses bytes as the input of a client, and as the body of each kind of request.
+/// Parses the bytes as the input of a client of the control socket, and as the body of each kind of request.
 pub(crate) fn client(bytes: &[u8]) {
     let parse = ParsedInput::of([bytes]);
-    // Single bytes, unless there are many.
+    // The input is split into single bytes, or into longer pieces if it is long.
     let piece = 1.max(bytes.len() / 256);
     assert_eq!(ParsedInput::of(bytes.chunks(piece)), parse);
     let mut api = api();
@@ -35,7 +35,7 @@ pub(crate) fn client(bytes: &[u8]) {
         check(&response, request.close, request.method == "HEAD");
     }
     if let Some(response) = &parse.refused {
-        // RFC 9112 section 6.1 asks for 501.
+        // RFC 9112 section 6.1 requires status 501 for an unknown transfer coding.
         assert!(matches!(response.status, 400..=499 | 501), "{response:?}");
         check(response, true, false);
     }
@@ -46,7 +46,7 @@ pub(crate) fn client(bytes: &[u8]) {
     }
 }
 
-/// Lets an engine with two workers respond to all queries by this report. The responses are valid.
+/// Replies to all queries with `report`, as an engine with two workers, and checks that the responses are valid HTTP.
 pub(crate) fn engine(report: &Report) {
     let mut api = api();
     let response = ask(&mut api, &request("GET", "/v1/flows", b""), report);
@@ -61,7 +61,7 @@ pub(crate) fn statistics(bytes: &[u8]) {
     let table = StatsTable::private(2, 2);
     let rules = ["deny 10.0.0.0/8", "allow *.example.org"].map(|rule| rule.parse().expect("a rule"));
     let statistics = Statistics::new(table.clone(), rules.to_vec());
-    let mut api = Api::new(Served {
+    let mut api = Api::new(ControlSetup {
         statistics: statistics.clone(),
         ..served()
     });
@@ -103,7 +103,7 @@ fn total(api: &mut Api) -> reply::WorkerStats {
     read::<reply::EngineStats>(&get("/v1/stats")).total
 }
 
-/// Requests with bodies.
+/// Methods and targets of requests that have bodies.
 const WITH_BODIES: [(&str, &str); 4] = [
     ("PUT", "/v1/policy"),
     ("PUT", "/v1/log-level"),
@@ -125,8 +125,8 @@ fn api() -> Api {
     Api::new(served())
 }
 
-fn served() -> Served {
-    Served {
+fn served() -> ControlSetup {
+    ControlSetup {
         statistics: Statistics::new(StatsTable::private(2, 0), vec![]),
         forwarder: true,
         ports: Ports::new(Families::Both),
@@ -134,11 +134,11 @@ fn served() -> Served {
     }
 }
 
-/// The parsed input of a client.
+/// Requests that were parsed from the input of a client.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ParsedInput {
     requests: Vec<HttpRequest>,
-    /// The error response after which nothing more is read.
+    /// Error response after which no more input is parsed.
     refused: Option<HttpResponse>,
 }
 
@@ -163,7 +163,7 @@ impl ParsedInput {
     }
 }
 
-/// Returns the response of a guest's network. Requests that would change the host are parsed only.
+/// Returns the response to a request. Requests that would change the host are parsed only.
 fn answer(api: &mut Api, request: &HttpRequest) -> HttpResponse {
     match (request.method.as_str(), request.path.as_str()) {
         ("PUT", "/v1/policy") => {
@@ -218,7 +218,7 @@ fn parse_twice<T: Debug + PartialEq>(
     }
 }
 
-/// Dispatches a request; the engine replies to its queries with `report`, or with empty reports.
+/// Handles a request; the engine replies to its queries with `report`, or with empty reports.
 fn ask(api: &mut Api, request: &HttpRequest, report: &Report) -> HttpResponse {
     let now = Instant::now();
     let mut look = match server::dispatch(api::ROUTES, api, request, now) {
@@ -238,7 +238,7 @@ fn ask(api: &mut Api, request: &HttpRequest, report: &Report) -> HttpResponse {
     panic!("no answer to {request:?}");
 }
 
-/// Returns the workers' reports about `update`.
+/// Returns the reports of the workers in reply to `update`.
 fn reports(update: &Update, report: &Report) -> Vec<Report> {
     match (update, report) {
         (Update::Confirm(round), report) => {

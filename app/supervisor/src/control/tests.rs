@@ -23,9 +23,9 @@ use pontoon_worker::stats::{StatsTable, Values, WorkerHistograms};
 use super::*;
 use crate::publish::Families;
 
-/// One worker without rules and ports.
-fn served() -> Served {
-    Served {
+/// Returns the state of a network with one worker and without rules and ports.
+fn served() -> ControlSetup {
+    ControlSetup {
         statistics: Statistics::new(StatsTable::private(1, 0), Vec::new()),
         forwarder: true,
         ports: Ports::new(Families::V4),
@@ -33,7 +33,7 @@ fn served() -> Served {
     }
 }
 
-/// A control socket in a directory of its own.
+/// Control socket in a directory of its own, and the updates that it sends to the engine.
 struct Fixture {
     control: Control,
     table: StatsTable,
@@ -54,7 +54,7 @@ impl Fixture {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("control");
         let table = StatsTable::private(workers, 8);
-        let served = Served {
+        let served = ControlSetup {
             statistics: Statistics::new(table.clone(), vec!["deny 192.0.2.1".parse().unwrap()]),
             set_log_level,
             ..served()
@@ -122,7 +122,7 @@ impl Fixture {
         }
     }
 
-    /// Reports these flows for the last query.
+    /// Reports `flows` for the last query; `next` is where the next page begins.
     fn report_flows(&mut self, flows: Vec<Flow>, next: Option<u64>) {
         let Some(Update::Flows(FlowPageRequest { number, .. })) = self.updates.last().cloned() else {
             panic!("{:?}", self.updates);
@@ -146,7 +146,7 @@ fn send(mut client: &UnixStream, text: &str) {
     client.write_all(text.as_bytes()).unwrap();
 }
 
-/// Reads the received text; the flag is true if the connection is closed.
+/// Reads the text that the client has received; the flag is true if the connection is closed.
 fn received(mut client: &UnixStream) -> (String, bool) {
     let mut text = Vec::new();
     let ended = client.read_to_end(&mut text).is_ok();

@@ -14,14 +14,15 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, set_parent_p
 
 use super::{EngineProcess, failure_text};
 
-/// Limit on the updates that wait for an engine that does not read: more than changes of all ports at once.
+/// Limit on the updates that are queued for an engine that does not read its channel: more than a change of all ports at
+/// once needs.
 pub(super) const MAX_QUEUED: usize = 1 << 14;
 
-/// Forks an engine into as many new namespaces as the host allows, or into those that `before` names, and waits until its loop
-/// runs.
+/// Forks an engine into as many new namespaces as the host allows, or into those that `before` names, and waits until its
+/// loop runs.
 ///
 /// # Errors
-/// The engine could not start; it has exited.
+/// The engine could not be started, and has exited.
 pub(super) fn start(
     setup: &mut EngineSetup,
     ports: &[Arc<OwnedFd>],
@@ -50,8 +51,9 @@ pub(super) fn start(
     Ok(process)
 }
 
-/// Limits the size of files that it writes to (`RLIMIT_FSIZE`), of which a capture's is the only one. The hard limit
-/// stays, so that this process may raise the soft one later; the engine's own filter refuses it to the engine.
+/// Limits the size of files that the engine writes (`RLIMIT_FSIZE`), of which the file of a capture is the only one. The
+/// hard limit is unchanged, so that the supervisor may raise the soft limit later; the seccomp filter denies setrlimit(2)
+/// to the engine.
 pub(super) fn limit_files(process: &EngineProcess, most: Option<u64>) {
     let maximum = getrlimit(Resource::Fsize).maximum;
     let limit = Rlimit {
@@ -63,8 +65,8 @@ pub(super) fn limit_files(process: &EngineProcess, most: Option<u64>) {
     }
 }
 
-/// The body of the engine process; returns its exit status. In a PID namespace of its own it is process 1, which only SIGKILL
-/// and its own faults can kill.
+/// Main function of the engine process; returns its exit status. In a PID namespace of its own the engine is process 1,
+/// which only SIGKILL from an ancestor namespace and its own faults can kill.
 fn become_engine(
     setup: &mut EngineSetup,
     ports: &[Arc<OwnedFd>],
@@ -74,7 +76,7 @@ fn become_engine(
     socket: &OwnedFd,
 ) -> u8 {
     let _ = rustix::thread::set_name(c"pontoon-engine");
-    // A capture that meets its limit ends with an error instead.
+    // A write beyond the limit fails with EFBIG instead, which ends the capture.
     // SAFETY: SIG_IGN is a valid disposition.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     match prepare(setup, ports, attachment, socket) {
@@ -94,27 +96,28 @@ fn become_engine(
     }
 }
 
-/// Values that the engine process keeps from the supervisor's.
+/// Values of the supervisor that the engine process keeps after the fork.
 pub(super) struct EngineResources {
     pub(super) setup: EngineSetup,
     attachment: Attachment,
-    /// Its end of the channel.
+    /// Engine's end of the channel to the supervisor.
     supervisor: EngineChannel,
-    /// A copy of `supervisor`, for the error before the exit.
+    /// Copy of `supervisor`, over which the error before the engine's exit is sent.
     reports: EngineChannel,
 }
 
-/// Closes all descriptors that belong to the supervisor; returns the values that the engine keeps.
+/// Closes all descriptors that the engine process has inherited and does not use; returns the values that it keeps.
 pub(super) fn prepare(
     setup: &mut EngineSetup,
     ports: &[Arc<OwnedFd>],
     attachment: &Attachment,
     socket: &OwnedFd,
 ) -> io::Result<EngineResources> {
-    // The kernel kills this process when the supervisor exits. If it has exited already, its end of the channel is closed.
+    // The kernel kills this process when the supervisor exits. If the supervisor has exited already, its end of the channel
+    // is closed.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // There can be nearly as many published ports as descriptors: they are not copied, and before the rest is, the
-    // supervisor's own make room.
+    // There can be nearly as many published ports as the descriptor limit allows: their descriptors are not copied, and
+    // those that only the supervisor uses are closed before the other descriptors are copied.
     let mut setup = setup.take();
     // SAFETY: the values in `ports` are the parent's. This child neither uses nor drops them, as it exits without returning
     // to the functions that own them.

@@ -1,4 +1,4 @@
-//! Updates of the published ports with which the next engine is started.
+//! Changes of published ports, applied to the configuration of the next engine.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use pontoon_worker::messages::PortUpdate;
 
 use crate::publish::disconnect_last;
 
-/// Index of each published port, for lists with tens of thousands of ports.
+/// Index of each published port in the list of ports, which may have tens of thousands of entries.
 pub(super) type PortIndexes = BTreeMap<(Protocol, SocketAddr), usize>;
 
 /// Applies port updates to the configuration of the next engine.

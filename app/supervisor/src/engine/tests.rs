@@ -42,7 +42,7 @@ fn setup() -> EngineSetup {
     }
 }
 
-/// A child, and what would be its end of the channel.
+/// Starts a shell script in place of an engine; returns its process and the engine's end of the channel.
 #[expect(clippy::zombie_processes, reason = "what is returned waits")]
 fn process(script: &str) -> (EngineProcess, EngineChannel) {
     let (ours, theirs) = seqpacket::pair().unwrap();
@@ -74,7 +74,7 @@ fn engine(script: &str) -> (Engine, EngineChannel) {
     (engine, theirs)
 }
 
-/// Waits for at most 5 s until the process of an engine has exited.
+/// Asserts that the engine's process exits within 5 s.
 #[track_caller]
 fn assert_exits(engine: &Engine) {
     let patience = Timespec {
@@ -103,7 +103,7 @@ fn failure_text_names_signal_status_or_reported_error() {
     assert_eq!(failure_text(&reported), "the engine: a  [2Jb");
 }
 
-/// As this process has several threads, it can fork no engine.
+/// The test process has several threads, so it cannot fork an engine.
 #[test]
 fn a_failed_start_is_not_counted_as_a_crash() {
     let (mut engine, _theirs) = engine("exit 1");
@@ -131,7 +131,7 @@ fn a_failed_start_is_not_counted_as_a_crash() {
 #[test]
 fn a_port_that_the_old_engine_shut_down_listens_again() {
     let (mut engine, _theirs) = engine("exit 1");
-    // As a published port, which has a number from the start.
+    // A published port has a fixed number, so one that is free is chosen first.
     let (bound, free) = loop {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         if let Ok(listener) = TcpListener::bind(free) {
@@ -215,7 +215,7 @@ fn reported_error_is_found_behind_unread_reports_and_after_a_connection_reset() 
         theirs.try_send(&confirmed()).unwrap();
     }
     theirs.try_send(&no_memory()).unwrap();
-    // It may not have closed its copy before.
+    // The process may not have closed its copy of the channel before its exit.
     poll(&mut [PollFd::new(&process.fd(), PollFlags::IN)], None).unwrap();
     drop(theirs);
     assert_eq!(reap(&mut process), ExitReason::Reported("no memory".to_owned()));
@@ -245,7 +245,7 @@ fn any_number_of_addresses_is_sent_to_the_engine() {
     assert!(engine.unsent().is_none());
 }
 
-/// It is run once more in a process of its own, which loses its descriptors and does not come back.
+/// The test runs once more in a process of its own, which closes its descriptors and exits without returning.
 #[test]
 fn an_engine_needs_no_second_descriptor_for_a_published_port() {
     const NAME: &str = "engine::tests::an_engine_needs_no_second_descriptor_for_a_published_port";
@@ -272,7 +272,7 @@ fn an_engine_needs_no_second_descriptor_for_a_published_port() {
             Arc::new(null()).into(),
         )]));
     }
-    // Only the copies in `ports` are left, as after an exit.
+    // Only the copies in `ports` remain, as after the exit of an engine.
     engine.state = ProcessState::Backoff(StartAttempts::new(Instant::now()));
     let limit = Some(PORTS as u64 + 50);
     let (current, maximum) = (limit, limit);
@@ -284,7 +284,7 @@ fn an_engine_needs_no_second_descriptor_for_a_published_port() {
     let own = prepare(&mut engine.setup, &engine.ports, &engine.attachment, &theirs);
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
     let published = own.map(|own| own.setup.published.len());
-    // Three of any process, two ends of the channel, and the directory.
+    // Besides the ports the process has three standard descriptors, two ends of the channel and the open directory.
     let right = matches!(published, Ok(PORTS)) && open == PORTS + 6;
     eprintln!("prepared: {published:?}, and {open} are open");
     std::process::exit((!right).into());
@@ -311,7 +311,7 @@ fn tens_of_thousands_of_published_ports_take_no_quadratic_time() {
         .map(PortUpdate::Close)
         .collect();
     change_ports(&mut published, &mut sockets, &mut indexes, &close);
-    // By looking through the list for each it would take minutes.
+    // A linear search of the list for each port would take minutes.
     assert!(
         start.elapsed() < std::time::Duration::from_secs(10),
         "{:?}",
@@ -347,7 +347,7 @@ fn an_engine_that_does_not_read_its_messages_is_killed() {
     assert_exits(&engine);
 }
 
-/// A listening socket that a compromised engine has connected, with data that its peer does not read.
+/// Returns a published TCP socket that a compromised engine has connected, with data that its peer does not read.
 fn connected_by_the_engine(bound: TcpListener, sink: &TcpListener) -> OwnedFd {
     let socket = OwnedFd::from(bound);
     rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
@@ -520,6 +520,6 @@ fn udp_port_that_the_old_engine_connected_receives_from_all_senders() {
     sender.send_to(b"x", host).unwrap();
     assert_eq!(receiver.recv(&mut [0; 9]).unwrap(), 1);
     receiver.send_to(b"y", sender.local_addr().unwrap()).unwrap();
-    // No other socket can be bound to the port.
+    // No other socket can be bound to the port after the socket was replaced.
     assert!(std::net::UdpSocket::bind(host).is_err());
 }

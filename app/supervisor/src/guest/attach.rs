@@ -1,4 +1,5 @@
-//! A guest that another program has started: an existing network namespace, which has a tap until it is removed.
+//! Guest that another program has started: an existing network namespace, in which a tap is created that exists until the
+//! namespace is removed.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,34 +19,35 @@ use crate::guest::{tap, userns};
 use crate::host::file_watch::FileWatch;
 use crate::options::Target;
 
-/// An open network namespace, and the event that marks its end.
+/// Open network namespace of a guest, and the event that marks its end.
 #[derive(Debug)]
 pub(crate) struct Attached {
     namespace: File,
     path: PathBuf,
-    /// Its process, if the path names one.
+    /// Process whose namespace it is, if the path names one.
     pid: Option<Pid>,
-    end: End,
+    end: NamespaceEnd,
 }
 
-/// The event that marks the end of a namespace.
+/// Event that marks the end of the guest's network namespace.
 #[derive(Debug)]
-enum End {
-    /// Its process exits.
+enum NamespaceEnd {
+    /// The process whose namespace it is exits; the value is its pidfd.
     Process(OwnedFd),
-    /// Its file is removed.
+    /// The namespace file is removed.
     File,
 }
 
-// ioctl_ns(2): _IO(0xb7, 1) and _IO(0xb7, 3).
+// Requests of ioctl_ns(2): _IO(0xb7, 1) and _IO(0xb7, 3).
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 
 impl Attached {
-    /// Opens the namespace and watches for its end; `files` watches a namespace file.
+    /// Opens the network namespace `target`, and watches for its end; `files` watches a namespace file.
     ///
     /// # Errors
-    /// It does not exist, may not be opened, is not a network namespace, or is the host's own.
+    /// The namespace does not exist, this process may not open it, the file is not a network namespace, or it is the host's
+    /// own.
     pub(crate) fn open(target: &Target, files: &mut FileWatch) -> Result<Self, Error> {
         let path = match target {
             Target::Pid(pid) => PathBuf::from(format!("/proc/{pid}/ns/net")),
@@ -68,13 +70,13 @@ impl Attached {
         // The watch is set up before the namespace is opened, so that its end cannot be missed.
         let pid = process_of(&path);
         let end = match pid {
-            Some(pid) => End::Process(
+            Some(pid) => NamespaceEnd::Process(
                 pidfd_open(pid, PidfdFlags::empty())
                     .map_err(|_| cannot(&io::Error::from_raw_os_error(libc::ENOENT)))?,
             ),
             None => {
                 watch(&path, files).map_err(|error| cannot(&error))?;
-                End::File
+                NamespaceEnd::File
             }
         };
         let namespace = File::open(&path).map_err(|error| cannot(&error))?;
@@ -94,17 +96,17 @@ impl Attached {
         })
     }
 
-    /// Returns the process whose namespace it is, if it is known.
+    /// Returns the process whose namespace it is, if the path names one.
     #[must_use]
     pub(crate) fn pid(&self) -> Option<Pid> {
         self.pid
     }
 
-    /// Creates the tap in it, through a child that enters it.
+    /// Creates the tap in the namespace, through a child that enters it.
     ///
     /// # Errors
     /// No permission to change the namespace, or the tap cannot be created.
-    pub(crate) fn make_tap(&self, plan: &tap::TapConfig) -> Result<tap::Made, Error> {
+    pub(crate) fn make_tap(&self, plan: &tap::TapConfig) -> Result<tap::CreatedTap, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         let child = spawn::fork(|| {
             let alone = self
@@ -130,15 +132,15 @@ impl Attached {
         }
     }
 
-    /// Closes all descriptors of this process, a child, except the namespace and `socket`, and forbids to trace it or to read its
-    /// memory. It is about to enter a user namespace whose root may trace its processes and see this one, while its root
+    /// Closes all descriptors of this process, a child, except the namespace and `socket`, and makes the process not
+    /// dumpable. The child is about to enter a user namespace whose root may trace its processes, while the child's root
     /// directory, memory and descriptors are still the host's.
     fn isolate(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         spawn::close_all_but(&[self.namespace.as_fd(), socket])
     }
 
-    /// Enters the namespace, through the user namespace that owns it if that needs capabilities.
+    /// Enters the network namespace; if that needs capabilities, it enters the user namespace that owns it first.
     fn enter(&self) -> Result<(), Error> {
         let cannot = |error: io::Error| {
             Error::io(format_args!("cannot enter {}", self.path.display()), &error)
@@ -146,7 +148,7 @@ impl Attached {
         };
         if userns::needed() {
             let owner = File::from(owner(self.namespace.as_fd()).map_err(cannot)?);
-            // Entering the own user namespace again is an error.
+            // Entering the own user namespace again is an error (setns(2)).
             if !same_file(&owner, Path::new("/proc/self/ns/user")) {
                 setns(&owner, LinkNameSpaceType::User).map_err(cannot)?;
             }
@@ -154,20 +156,20 @@ impl Attached {
         setns(&self.namespace, LinkNameSpaceType::Network).map_err(cannot)
     }
 
-    /// Returns the descriptor to poll for reading, if the end of a process is awaited.
+    /// Returns the pidfd to poll for reading, if the exit of a process marks the end.
     #[must_use]
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.end {
-            End::Process(pidfd) => Some(pidfd.as_fd()),
-            End::File => None,
+            NamespaceEnd::Process(pidfd) => Some(pidfd.as_fd()),
+            NamespaceEnd::File => None,
         }
     }
 
-    /// Returns true if the namespace file was removed or replaced. inotify reports events of the whole directory, so that
-    /// this checks the file itself.
+    /// Returns true if the namespace file was removed or replaced. The file itself is checked, because inotify reports
+    /// events of the whole directory.
     #[must_use]
     pub(crate) fn file_is_gone(&self) -> bool {
-        matches!(self.end, End::File) && !same_file(&self.namespace, &self.path)
+        matches!(self.end, NamespaceEnd::File) && !same_file(&self.namespace, &self.path)
     }
 }
 
@@ -175,7 +177,7 @@ fn setns(namespace: &File, kind: LinkNameSpaceType) -> io::Result<()> {
     Ok(move_into_link_name_space(namespace.as_fd(), Some(kind))?)
 }
 
-/// Returns the process of a path in `/proc`.
+/// Returns the process that a path in `/proc` names.
 fn process_of(path: &Path) -> Option<Pid> {
     let mut parts = path.strip_prefix("/proc").ok()?.iter();
     parts.next()?.to_str()?.parse().ok().and_then(Pid::from_raw)
@@ -206,7 +208,7 @@ fn ns_type(namespace: BorrowedFd<'_>) -> io::Result<libc::c_int> {
     }
 }
 
-/// Returns the user namespace that owns a namespace; EPERM if it is neither this process's nor a descendant of it.
+/// Returns the user namespace that owns a network namespace; EPERM if it is neither this process's nor a descendant of it.
 fn owner(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: NS_GET_USERNS takes no argument; what it returns is a new descriptor, which has no other owner.
     unsafe {
@@ -241,11 +243,11 @@ mod tests {
             namespace: File::open("/proc/self/ns/net").unwrap(),
             path: PathBuf::new(),
             pid: None,
-            end: End::File,
+            end: NamespaceEnd::File,
         };
         let status = in_child(NAME, || {
             let isolated = attached.isolate(theirs.as_fd()).is_ok();
-            // Three of any process, its two, and the directory.
+            // The child has three standard descriptors, the namespace, the socket, and the directory that it reads.
             let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
             let hidden = dumpable_behavior() == Ok(DumpableBehavior::NotDumpable);
             let sees = same_file(&attached.namespace, Path::new("/proc/self/ns/net"));

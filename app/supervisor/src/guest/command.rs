@@ -1,4 +1,4 @@
-//! A guest that this program starts: a command in new namespaces.
+//! Guest that the supervisor starts: a command in new namespaces.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -12,19 +12,19 @@ use crate::guest::init;
 use crate::guest::tap;
 use crate::guest::userns::UserNamespace;
 
-/// The guest's first process.
+/// First process of the guest, process 1 of its PID namespace.
 #[derive(Debug)]
 pub(crate) struct InitProcess {
     init: Child,
-    /// Closed once the command runs.
+    /// Channel to the guest's first process; `None` once the command runs.
     socket: Option<OwnedFd>,
 }
 
-/// Creates the namespaces and, in them, the tap.
+/// Forks the guest's first process into new namespaces, where it creates the tap.
 ///
 /// # Errors
-/// A namespace or the tap cannot be created, or another error that the guest's first process reports.
-pub(crate) fn start(plan: &init::InitConfig) -> Result<(InitProcess, tap::Made), Error> {
+/// A namespace or the tap cannot be created, or the guest's first process reports another error.
+pub(crate) fn start(plan: &init::InitConfig) -> Result<(InitProcess, tap::CreatedTap), Error> {
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
     let user_namespace = UserNamespace::choose(plan.keep_capabilities);
     let mut namespaces =
@@ -53,10 +53,10 @@ pub(crate) fn start(plan: &init::InitConfig) -> Result<(InitProcess, tap::Made),
 }
 
 impl InitProcess {
-    /// Waits until the guest is set up, except for the command.
+    /// Waits until everything in the guest's namespaces is set up, so that only the command remains to be started.
     ///
     /// # Errors
-    /// The error that the guest's first process reports.
+    /// The guest's first process reports an error.
     pub(crate) fn prepared(&self) -> Result<(), Error> {
         match self.next()? {
             FromGuest::Prepared => Ok(()),
@@ -67,7 +67,7 @@ impl InitProcess {
     /// Starts the command, and closes the channel to the guest's first process.
     ///
     /// # Errors
-    /// It cannot be run: status 127 or 126.
+    /// The command cannot be executed: the exit status is 127 or 126.
     pub(crate) fn go(&mut self) -> Result<(), Error> {
         self.send(ToGuest::Go)?;
         match self.next()? {
@@ -99,7 +99,7 @@ impl InitProcess {
         }
     }
 
-    /// Returns the descriptor that is readable when the guest has ended.
+    /// Returns the pidfd of the guest's first process, which is readable when the guest has ended.
     #[must_use]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.init.fd()
@@ -111,24 +111,24 @@ impl InitProcess {
         self.init.pid()
     }
 
-    /// Forwards a signal to the command.
+    /// Forwards the signal `number` to the guest's first process, which sends it to the command.
     pub(crate) fn signal(&self, number: i32) {
         self.init.signal(number);
     }
 
-    /// Notifies the guest that the host's resolv.conf has changed.
+    /// Signals to the guest's first process that the host's resolv.conf has changed.
     pub(crate) fn resolv_conf_changed(&self) {
         self.init.signal(init::RESOLV_CONF_CHANGED);
     }
 
-    /// Waits until the guest ends, and returns the command's status.
+    /// Waits until the guest ends, and returns the exit status of the command.
     #[must_use]
     pub(crate) fn wait(&self) -> u8 {
         self.init.wait()
     }
 }
 
-/// Kills the guest: the kernel kills all processes in its PID namespace.
+/// Kills the guest's first process; the kernel then kills all processes in its PID namespace.
 impl Drop for InitProcess {
     fn drop(&mut self) {
         self.init.kill();

@@ -7,27 +7,27 @@ use pontoon_process::Error;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::TapOffload;
 
-use crate::guest::tap::Made;
+use crate::guest::tap::CreatedTap;
 
-/// Messages from the guest's first process.
+/// Messages from the guest's first process to the supervisor.
 #[derive(Debug)]
 pub(crate) enum FromGuest {
-    /// The tap is created and configured.
-    Tap(Made),
-    /// The rest of the network is configured, too; the process waits for [`ToGuest::Go`].
+    /// The guest's first process has created and configured the tap.
+    Tap(CreatedTap),
+    /// The whole network is configured, and the guest's first process waits for [`ToGuest::Go`].
     Prepared,
-    /// The command was started.
+    /// The guest's first process has started the command.
     Started,
-    /// The setup failed; the process exits.
+    /// The setup failed; the guest's first process exits after this message.
     Failed(Error),
 }
 
-/// Messages from the supervisor.
+/// Messages from the supervisor to the guest's first process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ToGuest {
-    /// User and group ids are mapped.
+    /// The user and group ids of the guest's user namespace are mapped.
     Mapped,
-    /// The network is ready: start the command.
+    /// The network is ready: the guest's first process starts the command.
     Go,
 }
 
@@ -38,14 +38,14 @@ const FAILED: u8 = 4;
 const MAPPED: u8 = 5;
 const GO: u8 = 6;
 
-/// Longest message: one line of text.
+/// Size of the longest message in bytes: one line of text.
 pub(crate) const ROOM: usize = 8192;
 
 impl FromGuest {
-    /// Sends the message.
+    /// Sends the message to the supervisor.
     ///
     /// # Errors
-    /// The other end is closed.
+    /// The other end of the socket is closed.
     pub(crate) fn send(&self, socket: impl AsFd) -> io::Result<()> {
         match self {
             Self::Tap(made) => {
@@ -66,10 +66,10 @@ impl FromGuest {
         }
     }
 
-    /// Waits for a message; `None` if the other end is closed.
+    /// Waits for a message of the guest's first process; returns `None` if the other end of the socket is closed.
     ///
     /// # Errors
-    /// The kernel's; `InvalidData` for an unknown message.
+    /// The receive fails; `InvalidData` for an unknown message.
     pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<Self>> {
         let mut buffer = [0; ROOM];
         let Some(message) = seqpacket::receive(socket, &mut buffer)? else {
@@ -78,10 +78,10 @@ impl FromGuest {
         Self::decode(&buffer[..message.len], message.descriptors).map(Some)
     }
 
-    /// Decodes a message.
+    /// Decodes a message with its descriptors.
     ///
     /// # Errors
-    /// `InvalidData`: it is an unknown message.
+    /// `InvalidData` if the message is unknown.
     pub(crate) fn decode(message: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         Ok(match (message, descriptors) {
             ([TAP, vnet_hdr, tso, uso, a, b, c, d], mut queues) if queues.len() > 1 => {
@@ -91,7 +91,7 @@ impl FromGuest {
                     tso: *tso != 0,
                     uso: *uso != 0,
                 };
-                Self::Tap(Made {
+                Self::Tap(CreatedTap {
                     queues,
                     offload,
                     netlink,
@@ -107,10 +107,10 @@ impl FromGuest {
 }
 
 impl ToGuest {
-    /// Sends the message.
+    /// Sends the message to the guest's first process.
     ///
     /// # Errors
-    /// The other end is closed.
+    /// The other end of the socket is closed.
     pub(crate) fn send(self, socket: impl AsFd) -> io::Result<()> {
         let tag = match self {
             Self::Mapped => MAPPED,
@@ -119,10 +119,10 @@ impl ToGuest {
         seqpacket::send(socket, &[tag], &[])
     }
 
-    /// Waits for this message.
+    /// Waits for this message of the supervisor.
     ///
     /// # Errors
-    /// `UnexpectedEof`: the supervisor has exited.
+    /// `UnexpectedEof` if the supervisor has exited.
     pub(crate) fn expect(self, socket: impl AsFd) -> io::Result<()> {
         let mut buffer = [0; 1];
         let Some(message) = seqpacket::receive(socket, &mut buffer)? else {
@@ -135,7 +135,7 @@ impl ToGuest {
     }
 }
 
-/// Encodes status, text, NUL and advice. Text that does not fit is truncated.
+/// Encodes an error as its exit status, text, NUL and advice. Text that exceeds a message is truncated.
 pub(crate) fn encode(error: &Error) -> Vec<u8> {
     let (what, advice, status) = error.parts();
     let mut bytes = vec![FAILED, status];
@@ -188,7 +188,7 @@ mod tests {
             tso: true,
             uso: false,
         };
-        let made = Made {
+        let made = CreatedTap {
             queues: vec![one],
             offload,
             netlink: other,

@@ -1,5 +1,5 @@
-//! Process 1 of the guest's PID namespace: sets the namespaces up, starts the command, forwards signals, reaps, and exits with
-//! the command's status; the kernel then kills the processes that are left in the namespace.
+//! Process 1 of the guest's PID namespace: sets the namespaces up, starts the command, forwards signals to it, reaps exited
+//! processes, and exits with the command's status; the kernel then kills all other processes in the namespace.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -19,32 +19,32 @@ use rustix::process::{
 
 use crate::guest::handshake::{FromGuest, ToGuest};
 use crate::guest::mounts::ResolvConf;
-use crate::guest::userns::Switches;
+use crate::guest::userns::UsernsSysctls;
 use crate::guest::{mounts, tap};
 
-/// Parameters of the guest's first process.
+/// Configuration of the guest's first process.
 #[derive(Debug)]
 pub(crate) struct InitConfig {
-    /// The guest's interface.
+    /// Tap of the guest, which the process creates.
     pub(crate) tap: tap::TapConfig,
-    /// The guest's resolv.conf; `None` leaves the host's.
+    /// Content of the guest's resolv.conf; `None` keeps the host's.
     pub(crate) resolv_conf: Option<String>,
-    /// The guest's host name; `None` leaves the host's.
+    /// Host name of the guest; `None` keeps the host's.
     pub(crate) hostname: Option<String>,
-    /// Program and arguments.
+    /// Program of the command and its arguments.
     pub(crate) argv: Vec<OsString>,
-    /// The descriptor limit that the command gets.
+    /// Descriptor limit that the command starts with.
     pub(crate) descriptors: Rlimit,
-    /// Root's command keeps the capabilities of the host's user namespace.
+    /// True if a command that root starts keeps the capabilities of the host's user namespace.
     pub(crate) keep_capabilities: bool,
-    /// The command's system calls are filtered; not so in tests (`PONTOON_DISABLE=seccomp`).
+    /// True if the system calls of the command are filtered; tests disable the filter (`PONTOON_DISABLE=seccomp`).
     pub(crate) filter: bool,
-    /// A kernel without filters is an error.
+    /// True if it is an error that the kernel does not support seccomp filters.
     pub(crate) require_filter: bool,
 }
 
-/// The signal that the supervisor sends after a change of the host's resolv.conf. If the guest sends it to its process 1,
-/// that only mounts the guest's resolv.conf again.
+/// Signal that the supervisor sends after a change of the host's resolv.conf. If a process of the guest sends it to process
+/// 1, the only effect is that the guest's resolv.conf is mounted again.
 pub(crate) const RESOLV_CONF_CHANGED: i32 = libc::SIGURG;
 
 /// Exit status if the command is not found (POSIX sh).
@@ -53,7 +53,7 @@ const NOT_FOUND: u8 = 127;
 /// Exit status if the command cannot be executed (POSIX sh).
 const NOT_EXECUTABLE: u8 = 126;
 
-/// Runs until the command exits, and returns its status.
+/// Runs process 1 of the guest until the command exits, and returns the command's exit status.
 pub(crate) fn run(plan: &InitConfig, supervisor: &OwnedFd) -> u8 {
     let started = spawn::close_all_but(&[supervisor.as_fd()])
         .context("cannot close descriptors")
@@ -62,7 +62,7 @@ pub(crate) fn run(plan: &InitConfig, supervisor: &OwnedFd) -> u8 {
         Ok(started) => started,
         Err(error) => {
             let status = error.status();
-            // It fails only if the supervisor has exited.
+            // The send fails only if the supervisor has exited.
             let _ = FromGuest::Failed(error).send(supervisor);
             return status;
         }
@@ -76,7 +76,7 @@ pub(crate) fn run(plan: &InitConfig, supervisor: &OwnedFd) -> u8 {
     serve(&started)
 }
 
-/// The running command, and the resources of this process.
+/// Command that runs, and the resources of process 1 for it.
 struct RunningCommand {
     command: Pid,
     signals: Signals,
@@ -88,9 +88,10 @@ fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand
     ToGuest::Mapped
         .expect(supervisor)
         .context("no reply from the supervisor")?;
-    // After the ids are mapped, as their change resets it. If the supervisor has exited before, the next receive fails.
+    // PR_SET_PDEATHSIG comes after the ids are mapped, because their change resets it. If the supervisor has exited before
+    // this call, the next receive fails.
     set_parent_process_death_signal(Some(Signal::KILL)).context("PR_SET_PDEATHSIG")?;
-    mounts::keep_private().map_err(|error| Switches::read().explain(&error))?;
+    mounts::keep_private().map_err(|error| UsernsSysctls::read().explain(&error))?;
 
     let tap = tap::create(&plan.tap)?;
     tap::leave_to_namespace(&tap).context(format_args!("cannot keep {}", plan.tap.ifname))?;
@@ -116,7 +117,7 @@ fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand
     })
 }
 
-/// Filters the system calls of everything that this process starts.
+/// Installs the seccomp filter for this process and all that it starts.
 fn filter(required: bool) -> Result<(), Error> {
     let cannot = "cannot filter the command's system calls";
     match pontoon_sandbox::command::restrict() {
@@ -132,7 +133,7 @@ fn filter(required: bool) -> Result<(), Error> {
     }
 }
 
-/// Permits ping sockets to every mapped group.
+/// Permits ping sockets to all groups that are mapped into the guest's user namespace.
 fn open_ping_sockets() {
     let map = fs::read_to_string("/proc/self/gid_map").unwrap_or_default();
     let range = format!("0 {}", last_mapped(&map));
@@ -141,8 +142,8 @@ fn open_ping_sockets() {
     }
 }
 
-/// Returns the last group of the contiguous range that begins with group 0, at most the kernel's limit (`ping_group_range` is
-/// signed).
+/// Returns the last group of the contiguous range of mapped groups that begins with group 0, at most the kernel's limit
+/// (`ping_group_range` is signed).
 fn last_mapped(map: &str) -> u32 {
     let mut next: u32 = 0;
     for line in map.lines() {
@@ -157,19 +158,19 @@ fn last_mapped(map: &str) -> u32 {
     next.saturating_sub(1).min(i32::MAX.unsigned_abs())
 }
 
-/// Starts the command with the caller's descriptor limit, default signals, and no descriptor but 0, 1, 2.
+/// Starts the command with the descriptor limit of the user, default signal dispositions, and no descriptor but 0, 1, 2.
 ///
-/// This process is not dumpable from then on: it is a copy of the supervisor and holds a socket to it, and root among the
-/// guest's users may trace it otherwise. The command is dumpable, as execve(2) resets the flag.
+/// This process is not dumpable from then on: it is a copy of the supervisor and holds a socket to it, and a user of the
+/// guest that is root there could trace it otherwise. The command is dumpable, because execve(2) resets the flag.
 fn start_command(plan: &InitConfig) -> Result<Pid, Error> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).context("PR_SET_DUMPABLE")?;
     setrlimit(Resource::Nofile, plan.descriptors).context("cannot restore the descriptor limit")?;
     spawn::close_all_on_exec().context("cannot close descriptors")?;
     let (program, arguments) = plan.argv.split_first().ok_or_else(|| Error::new("no command"))?;
-    // The standard library restores SIGPIPE, and leaves the signal mask.
+    // The standard library restores SIGPIPE, and does not change the signal mask.
     let mut command = Command::new(program);
     command.args(arguments);
-    // SAFETY: between fork and exec it makes one system call, on memory of its own.
+    // SAFETY: between fork and exec the closure makes one system call, on memory of its own.
     unsafe { command.pre_exec(signals::unblock_all) };
     match command.spawn() {
         Ok(child) => i32::try_from(child.id())
@@ -184,7 +185,7 @@ fn cannot_run(program: &OsStr, error: &io::Error) -> Error {
     let shown = program.display();
     let path = program.as_encoded_bytes().contains(&b'/');
     match error.kind() {
-        // The error is the same for a directory of PATH that may not be searched as for a file that may not be executed.
+        // EACCES means a directory of PATH that may not be searched, or a file that may not be executed.
         io::ErrorKind::PermissionDenied if path || in_search_path(program) => {
             Error::io(format_args!("cannot run {shown}"), error)
                 .with_status(NOT_EXECUTABLE)
@@ -235,7 +236,8 @@ fn serve(started: &RunningCommand) -> u8 {
     }
 }
 
-/// Reaps all exited children, also adopted ones; returns the command's status if it is one of them.
+/// Reaps all exited children of process 1, adopted ones included; returns the exit status of the command if it is one of
+/// them.
 fn reap(command: Pid) -> Option<u8> {
     let mut ended = None;
     while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {

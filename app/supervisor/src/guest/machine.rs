@@ -1,4 +1,5 @@
-//! A machine's link: a Unix socket, to which a hypervisor or a unikernel's tender connects, or an inherited one.
+//! Socket of a virtual machine: a Unix socket to which a hypervisor or a unikernel's tender connects, or an inherited
+//! descriptor.
 
 use std::fs;
 use std::io;
@@ -17,10 +18,11 @@ use rustix::net::{
 
 use crate::options::{Machine, MachineSocket};
 
-/// Opens the link, and logs the path where the guest is awaited.
+/// Opens the link of a virtual machine, and logs the path to which the hypervisor has to connect.
 ///
 /// # Errors
-/// The file cannot be created or is in use, the descriptor is not such a socket, or the protocol has one queue only.
+/// The socket file cannot be created or is in use, the descriptor is not a socket of the protocol's type, or the protocol
+/// has one queue only.
 pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option<SocketFile>), Error> {
     let protocol = machine.protocol;
     let types = protocol.socket_types;
@@ -40,12 +42,12 @@ pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option
     Ok(((protocol.attach)(source, workers), file))
 }
 
-/// Listens on a new socket file. A file without a listening process is of an earlier run, and is replaced.
+/// Listens on a new socket file. A file without a listening process is left from an earlier run, and is replaced.
 fn listen_at(path: &Path, kind: SocketType) -> Result<(OwnedFd, SocketFile), Error> {
     let cannot = |error: io::Error| refused(path, &error);
     let address = SocketAddrUnix::new(path).map_err(|error| cannot(error.into()))?;
     let socket = socket(kind).context("cannot open a socket")?;
-    // The file gets the mode of the socket (`unix_bind_bsd` in Linux), so that no other user can connect at any moment.
+    // The file inherits the mode of the socket (`unix_bind_bsd` in Linux), so that no other user can connect at any time.
     fchmod(&socket, Mode::from_raw_mode(0o600)).context("cannot open a socket")?;
     let bound = match bind(&socket, &address) {
         Err(Errno::ADDRINUSE) if is_left_over(path) => {
@@ -81,8 +83,8 @@ fn refused(path: &Path, error: &io::Error) -> Error {
 
 fn inherited(number: RawFd, types: &[SocketType], one_off: bool) -> Result<Source, Error> {
     let advice = "a socket that the parent process leaves open as N";
-    // SAFETY: of the descriptors that this process owns by now, the supervisor has only that of `--ready-fd`, which is another
-    // one (`one_use_each`).
+    // SAFETY: the only other descriptor that this process owns now is that of `--ready-fd`, which has another number
+    // (`one_use_each`).
     let socket = unsafe { descriptor::take_over(number, "--fd", advice)? };
     let wrong = |what: &str| Err(Error::new(format!("--fd {number}: the descriptor {what}")));
     match sockopt::socket_type(&socket) {
@@ -112,7 +114,7 @@ fn inherited(number: RawFd, types: &[SocketType], one_off: bool) -> Result<Sourc
     Ok(Source::Connected(socket))
 }
 
-/// The name of a socket type in socket(2).
+/// Returns the name of a socket type in socket(2).
 fn type_name(of: SocketType) -> &'static str {
     match of {
         SocketType::STREAM => "SOCK_STREAM",
@@ -121,7 +123,7 @@ fn type_name(of: SocketType) -> &'static str {
     }
 }
 
-/// Length of the accept queue. One guest is served at a time, and a second one is refused.
+/// Length of the accept queue of a machine's socket. One guest is served at a time, and a second one is refused.
 const BACKLOG: i32 = 8;
 
 #[cfg(test)]

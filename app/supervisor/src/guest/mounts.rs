@@ -1,5 +1,5 @@
-//! The guest's view of files: its own `/proc`, its own network interfaces in `/sys` and its own resolv.conf; everything else
-//! is the host's.
+//! Mounts of the guest: its own `/proc`, its own network interfaces in `/sys` and its own resolv.conf; all other files are
+//! the host's.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -17,7 +17,8 @@ use rustix::mount::{
 
 use crate::host::resolv;
 
-/// Keeps later mounts inside this mount namespace. It is the first system call that needs a capability in a user namespace.
+/// Makes all mounts private, so that later ones are not propagated out of this mount namespace. It is the first system call
+/// that needs a capability in the user namespace.
 ///
 /// # Errors
 /// EPERM or EACCES: this process has no capabilities in its user namespace.
@@ -28,7 +29,8 @@ pub(crate) fn keep_private() -> io::Result<()> {
     )?)
 }
 
-/// Directories of `/sys` that list network interfaces: the links by name, and the virtual interfaces that they lead to.
+/// Directories of `/sys` that list network interfaces: the symbolic links by name, and the virtual interfaces to which they
+/// lead.
 const INTERFACES: [&str; 2] = ["class/net", "devices/virtual/net"];
 
 /// Mounts a file with `text` over `/etc/resolv.conf`, or over the file that it links to, if it exists; shows the interfaces of
@@ -57,11 +59,12 @@ pub(crate) fn resolv_conf_sys_and_proc(text: Option<&str>) -> Result<Option<Reso
             tracing::warn!("{} does not exist, so the guest gets no resolver", resolv::PATH);
         }
     }
-    // The kernel refuses it if parts of the host's /proc are covered (in a container); the guest then sees that one.
+    // The kernel refuses the mount if parts of the host's /proc are covered (in a container); the guest then sees the
+    // host's /proc.
     if let Err(error) = mount("proc", "/proc", "proc", flags, None) {
         let reason = reason(&error.into());
         tracing::warn!("cannot mount /proc, so the guest sees the host's: {reason}");
-        // A file without a mount cannot be bind-mounted, so it is not kept.
+        // After the tmpfs is unmounted, its file cannot be bind-mounted again, so its descriptor is not kept.
         kept = None;
         unmount("/proc", UnmountFlags::DETACH).context("cannot unmount the tmpfs")?;
     }
@@ -80,7 +83,7 @@ pub(crate) fn resolv_conf_sys_and_proc(text: Option<&str>) -> Result<Option<Reso
 fn interfaces(at: &str) {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let sysfs = |flags| mount("sysfs", at, "sysfs", flags, None);
-    // Where the host's sysfs is read-only, the kernel permits no other one.
+    // If the host's sysfs is mounted read-only, the kernel permits only a read-only mount.
     let mounted =
         fs::create_dir(at).and_then(|()| Ok(sysfs(flags).or_else(|_| sysfs(flags | MountFlags::RDONLY))?));
     if let Err(error) = mounted {
@@ -95,13 +98,13 @@ fn interfaces(at: &str) {
     }
 }
 
-/// The guest's resolv.conf, mounted over the host's. If the host replaces its file, the kernel unmounts the guest's in all
-/// namespaces (rename(2) and unlink(2), since Linux 3.18), and the guest would see the host's.
+/// Guest's resolv.conf, which is mounted over the host's. If the host replaces its file, the kernel removes the mount in
+/// all namespaces (rename(2) and unlink(2), since Linux 3.18), and the guest would see the host's file.
 #[derive(Debug)]
 pub(crate) struct ResolvConf {
-    /// The guest's file (`O_PATH`).
+    /// Guest's file (`O_PATH`), the source of the mount.
     file: OwnedFd,
-    /// The host's /etc.
+    /// Device and inode number of the directory of the host's resolv.conf.
     directory: Option<(u64, u64)>,
 }
 
@@ -113,17 +116,17 @@ impl ResolvConf {
         })
     }
 
-    /// Mounts it again, if the host's file is visible.
+    /// Mounts the guest's file again, if the host's file is visible.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the mount.
     pub(crate) fn mount_again(&self) -> io::Result<()> {
         let there = match statx(CWD, resolv::PATH, AtFlags::empty(), StatxFlags::empty()) {
             Ok(there) => there,
             Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        // The guest's own mounts on the file or the directory are not changed.
+        // Mounts that the guest itself has made on the file or the directory are not changed.
         if there.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) || directory() != self.directory {
             return Ok(());
         }
@@ -132,20 +135,20 @@ impl ResolvConf {
         let tree = open_tree(&self.file, "", clone)?;
         let onto = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
         match move_mount(&tree, "", CWD, resolv::PATH, onto) {
-            // It was removed meanwhile: the file that replaces it causes another event.
+            // The host's file was removed meanwhile: the file that replaces it causes another event.
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// Returns device and inode of the directory of resolv.conf.
+/// Returns device and inode number of the directory that contains resolv.conf.
 fn directory() -> Option<(u64, u64)> {
     let directory = fs::metadata(Path::new(resolv::PATH).parent()?).ok()?;
     Some((directory.dev(), directory.ino()))
 }
 
-/// Writes a file that all users may read, whatever the umask: the guest may have several users.
+/// Writes a file that all users may read, independently of the umask: the guest may have several users.
 fn write_for_all(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
     fs::write(&path, text)?;
     fs::set_permissions(&path, Permissions::from_mode(0o644))
@@ -160,7 +163,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("resolv.conf");
         fs::write(&path, "").unwrap();
-        // With the umask applied.
+        // The umask would have removed the permissions of other users.
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         write_for_all(&path, "nameserver 10.0.2.3\n").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"nameserver 10.0.2.3\n");

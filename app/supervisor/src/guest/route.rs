@@ -1,5 +1,5 @@
-//! The guest's IPv6 default route, which exists while the host has one, so that the guest does not send IPv6 packets
-//! that the host cannot forward.
+//! IPv6 default route in the guest's namespace. It exists while the host has an IPv6 default route, so that the guest does
+//! not send IPv6 packets that the host cannot forward.
 
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use pontoon_process::netlink::{GatewayReach, Netlink};
 
 use super::tap::reach;
 
-/// Access to the route from outside the guest's namespace.
+/// IPv6 default route of the guest, changed through a netlink socket of the guest's network namespace.
 #[derive(Debug)]
 pub(crate) struct GuestRoute {
     netlink: Netlink,
@@ -31,7 +31,7 @@ impl GuestRoute {
         })
     }
 
-    /// Adds the route if the host has one now, and removes it otherwise.
+    /// Adds the guest's route if `exists`, because the host has a default route, and removes it otherwise.
     pub(crate) fn follow(&mut self, exists: bool) {
         let gateway = self.gateway.into();
         let done = match exists {
@@ -40,7 +40,7 @@ impl GuestRoute {
         };
         match done {
             Ok(()) => tracing::debug!(exists, "the guest's IPv6 default route follows the host's"),
-            // The guest has added or removed it itself.
+            // The guest itself has added or removed the route.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EEXIST | libc::ESRCH)) => {}
             Err(error) => tracing::warn!("the guest's IPv6 default route cannot follow the host's: {error}"),
         }

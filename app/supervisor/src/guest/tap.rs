@@ -1,4 +1,4 @@
-//! The guest's interface: created and configured by a process in the guest's network namespace.
+//! Tap of the guest: created and configured by a process in the guest's network namespace.
 
 use std::fs;
 use std::io;
@@ -14,48 +14,49 @@ use pontoon_sys::tun::{self, TapOffload};
 use pontoon_wire::Mac;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
-/// Settings of the interface.
+/// Settings of the guest's tap.
 #[derive(Clone, Debug)]
 pub(crate) struct TapConfig {
-    /// Its name.
+    /// Name of the tap.
     pub(crate) ifname: String,
-    /// Its Ethernet address.
+    /// Ethernet address of the tap.
     pub(crate) mac: Mac,
-    /// Its MTU.
+    /// MTU of the tap in bytes.
     pub(crate) mtu: u16,
     /// Its addresses, gateways and routes.
     pub(crate) plan: AddressPlan,
-    /// Offloads to ask for.
+    /// Offloads to request from the kernel.
     pub(crate) offload: TapOffload,
-    /// Its queues: one for each worker.
+    /// Number of queues of the tap: one for each worker.
     pub(crate) queues: u8,
 }
 
-/// A tap that was created, with access to its namespace.
+/// Tap that was created, with access to its network namespace.
 #[derive(Debug)]
-pub(crate) struct Made {
-    /// Its queues, one at least.
+pub(crate) struct CreatedTap {
+    /// Descriptors of the tap's queues, at least one.
     pub(crate) queues: Vec<OwnedFd>,
-    /// Their offloads.
+    /// Offloads that the kernel has granted for the queues.
     pub(crate) offload: TapOffload,
-    /// A netlink socket of the namespace.
+    /// Netlink socket that was opened in the tap's network namespace.
     pub(crate) netlink: OwnedFd,
-    /// The tap's index in the namespace.
+    /// Interface index of the tap in its network namespace.
     pub(crate) index: u32,
 }
 
-/// Transmit queue length in frames. The kernel drops further frames silently; with 4,000 none was lost at 468,000 per second.
+/// Length of the tap's transmit queue in frames. The kernel drops further frames silently; with 4,000 none was lost at
+/// 468,000 frames per second.
 const QUEUE: u32 = 4000;
 
 /// Index of the loopback interface in every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// Creates the tap, brings it and the loopback up, and sets addresses and routes, without duplicate address detection. The
-/// interface ignores router advertisements.
+/// Creates the tap, brings it and the loopback interface up, and sets addresses and routes, without duplicate address
+/// detection. The tap ignores router advertisements.
 ///
 /// # Errors
-/// `/dev/net/tun` cannot be opened, or the kernel refused a step.
-pub(crate) fn create(config: &TapConfig) -> Result<Made, Error> {
+/// `/dev/net/tun` cannot be opened, or the kernel refuses a step.
+pub(crate) fn create(config: &TapConfig) -> Result<CreatedTap, Error> {
     let tap = tun::open(&config.ifname, config.offload, config.queues)
         .map_err(|error| refused(&error, config.queues))?;
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).context("cannot open a socket")?;
@@ -101,7 +102,7 @@ pub(crate) fn create(config: &TapConfig) -> Result<Made, Error> {
             result => result.map_err(|error| taken(&tap.name, &error))?,
         }
     }
-    Ok(Made {
+    Ok(CreatedTap {
         queues: tap.queues,
         offload: tap.offload,
         netlink: netlink.into_socket(),
@@ -109,12 +110,12 @@ pub(crate) fn create(config: &TapConfig) -> Result<Made, Error> {
     })
 }
 
-/// Binds the lifetime of the tap to its namespace instead of its descriptor. Closing the descriptor would otherwise wait some
-/// 14 ms for its removal.
+/// Makes the tap exist until its network namespace is removed (TUNSETPERSIST), so that closing its last descriptor does not
+/// wait about 14 ms for its removal.
 ///
 /// # Errors
-/// The kernel's.
-pub(crate) fn leave_to_namespace(tap: &Made) -> io::Result<()> {
+/// The kernel refuses the request.
+pub(crate) fn leave_to_namespace(tap: &CreatedTap) -> io::Result<()> {
     let queue = tap.queues.first().map_or(-1, AsRawFd::as_raw_fd);
     // SAFETY: TUNSETPERSIST takes a number and accesses no memory of this process.
     match unsafe { libc::ioctl(queue, libc::TUNSETPERSIST, 1) } {
@@ -176,7 +177,7 @@ fn refused(error: &io::Error, queues: u8) -> Error {
         let text = format!("cannot use {queues} workers: this kernel's tap has only one queue");
         return Error::new(text).advise("--workers 1");
     }
-    // The text names the step and the reason.
+    // The text of the error has the step and the reason.
     let text = error.to_string();
     let (step, why) = text.rsplit_once(": ").unwrap_or(("cannot create a tap", &text));
     let plain = Error::io(step, &io::Error::other(why));
@@ -186,7 +187,7 @@ fn refused(error: &io::Error, queues: u8) -> Error {
                 plain.advise("as root: mkdir -p /dev/net && mknod -m 666 /dev/net/tun c 10 200")
             }
             io::ErrorKind::PermissionDenied => plain.advise("as root: chmod 666 /dev/net/tun"),
-            // ENXIO, ENODEV: a node without the driver.
+            // ENXIO and ENODEV mean that the device node exists and the driver is missing.
             _ => plain.advise("as root: modprobe tun"),
         };
     }
@@ -197,9 +198,9 @@ fn refused(error: &io::Error, queues: u8) -> Error {
     }
 }
 
-/// Sets the IPv6 sysctls of the interface. To be called before it is up, so that it never sends a router solicitation or
-/// waits for duplicate address detection. `/proc/sys` shows the reading process's network namespace. If it is read-only (in
-/// a container), the interface works, with one more address, and its link-local address a second late.
+/// Sets the IPv6 sysctls of the tap. It is called before the tap is up, so that the tap never sends a router solicitation
+/// or waits for duplicate address detection. `/proc/sys` shows the network namespace of the process that reads it. If it is
+/// read-only (in a container), the tap works, but has one more address, and its link-local address is a second late.
 fn settle_ipv6(name: &str, wanted: bool) {
     let settings: &[(&str, &str)] = if wanted {
         &[

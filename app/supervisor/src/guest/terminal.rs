@@ -1,5 +1,6 @@
-//! Restores the terminal's foreground process group at exit: an interactive shell in the guest sets another one, and cannot
-//! restore this one, as it has no number in the guest's PID namespace. A group that a shell outside has set is kept.
+//! Restoration of the terminal's foreground process group at exit: an interactive shell in the guest sets another group,
+//! and cannot restore this process's group, which has no number in the guest's PID namespace. A group that a shell outside
+//! of the guest has set is kept.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process_group};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
-/// A terminal whose foreground group was this process's at the start.
+/// Terminal whose foreground process group was this process's at the start.
 #[derive(Debug)]
 pub(crate) struct Foreground {
     terminal: File,
@@ -17,12 +18,12 @@ pub(crate) struct Foreground {
 }
 
 impl Foreground {
-    /// Returns the terminal on standard input, if this process is in its foreground group.
+    /// Returns the terminal that is standard input, if this process is in its foreground process group.
     #[must_use]
     pub(crate) fn of_stdin() -> Option<Self> {
         let terminal = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
         let group = tcgetpgrp(&terminal).ok()?;
-        // 0 if the group is of an outer PID namespace, as its leader is.
+        // getpgrp returns 0 if the leader of the group is in an outer PID namespace.
         // SAFETY: the call takes no argument and accesses no memory.
         let ours = Pid::from_raw(unsafe { libc::getpgrp() })?;
         (group == ours).then_some(Self { terminal, group })
@@ -41,8 +42,8 @@ impl Drop for Foreground {
     }
 }
 
-/// Returns true if the foreground process group has a process. A group in a PID namespace that is not visible here has no
-/// number.
+/// Returns true if the foreground process group contains a process. A group of a PID namespace that is not visible here has
+/// no number.
 fn is_held(foreground: rustix::io::Result<Pid>) -> bool {
     foreground.is_ok_and(|group| test_kill_process_group(group) != Err(Errno::SRCH))
 }

@@ -1,4 +1,5 @@
-//! User namespaces (user_namespaces(7)): the need for one, its id maps, and reasons why the host refuses it.
+//! User namespaces (user_namespaces(7)): whether a guest needs one, its id maps, and the reasons why the host may refuse
+//! it.
 
 use std::fs;
 use std::io;
@@ -9,8 +10,8 @@ use pontoon_process::error::Context as _;
 use rustix::process::{Pid, getegid, geteuid};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Returns true if the caller needs a user namespace to create the others. A root without the capabilities (in a container)
-/// needs one, too.
+/// Returns true if the caller needs a user namespace to create other namespaces. A root user without capabilities (in a
+/// container) needs one, too.
 #[must_use]
 pub(crate) fn needed() -> bool {
     let wanted = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
@@ -18,18 +19,19 @@ pub(crate) fn needed() -> bool {
     !(geteuid().is_root() && held)
 }
 
-/// The user namespace of a guest, by the ids that it maps.
+/// User namespace of a guest, by the user and group ids that it maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UserNamespace {
-    /// The caller becomes root inside.
+    /// The caller's ids are mapped to root's. For an unprivileged caller, who is root inside.
     Caller,
-    /// Every id is mapped to itself. For root: the command is root inside, with every capability, but none over the host's
-    /// namespaces.
+    /// Every id is mapped to itself. For a caller that is root: the command is root inside, with every capability there,
+    /// but none over the host's namespaces.
     Same,
 }
 
 impl UserNamespace {
-    /// Returns the one for a guest of the caller; `None` if the guest stays in the caller's, with the caller's capabilities.
+    /// Returns the kind of user namespace for a guest of this caller; `None` if the guest stays in the caller's user
+    /// namespace, with the caller's capabilities.
     pub(crate) fn choose(keep_capabilities: bool) -> Option<Self> {
         match (needed(), keep_capabilities) {
             (true, _) => Some(Self::Caller),
@@ -38,10 +40,10 @@ impl UserNamespace {
         }
     }
 
-    /// Maps ids for a child in it.
+    /// Writes the id maps of the user namespace of `child`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the maps.
     pub(crate) fn map(self, child: Pid) -> Result<(), Error> {
         match self {
             Self::Caller => map(child),
@@ -49,10 +51,10 @@ impl UserNamespace {
         }
     }
 
-    /// Returns the error for a user namespace that cannot be created.
+    /// Returns the error text for a user namespace that the host refuses to create.
     pub(crate) fn explain(self, error: &io::Error) -> Error {
         match self {
-            Self::Caller => Switches::read().explain(error),
+            Self::Caller => UsernsSysctls::read().explain(error),
             Self::Same => Error::io("cannot make a user namespace", error).advise(KEEP),
         }
     }
@@ -61,7 +63,7 @@ impl UserNamespace {
 /// Advice for root to run without a user namespace.
 const KEEP: &str = "--keep-capabilities";
 
-/// Maps every id of the caller's own user namespace to itself.
+/// Writes maps in which every id of the caller's own user namespace is mapped to itself.
 fn map_same(child: Pid) -> Result<(), Error> {
     let child = child.as_raw_nonzero();
     for file in ["uid_map", "gid_map"] {
@@ -73,7 +75,7 @@ fn map_same(child: Pid) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the map in which each inner id of `map` is mapped to itself.
+/// Returns a map in which each inner id of `map` is mapped to itself.
 fn same(map: &str) -> String {
     let mut text = String::new();
     for line in map.lines() {
@@ -85,11 +87,11 @@ fn same(map: &str) -> String {
     text
 }
 
-/// Maps ids for a child in a new user namespace: the caller becomes root inside, and the caller's subordinate ids
-/// follow from 1 on where newuidmap(1) and newgidmap(1) grant them.
+/// Writes the id maps of the user namespace of `child`: the caller becomes root inside, and the caller's subordinate ids
+/// follow from 1 on if newuidmap(1) and newgidmap(1) grant them.
 ///
 /// # Errors
-/// The kernel refused even the caller's own id.
+/// The kernel refuses to map even the caller's own id.
 fn map(child: Pid) -> Result<(), Error> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let whole = map_ranges(child, "newuidmap", "/etc/subuid", uid, uid)
@@ -97,7 +99,7 @@ fn map(child: Pid) -> Result<(), Error> {
     if whole {
         return Ok(());
     }
-    // A map can be written only once: if the helper has written one, it is kept.
+    // A map can be written only once: a map that the helper has written is kept.
     let child = child.as_raw_nonzero();
     let write = |file: &str, text: &str| fs::write(format!("/proc/{child}/{file}"), text);
     let alone = |file: &str, id: u32| match write(file, &format!("0 {id} 1\n")) {
@@ -105,7 +107,7 @@ fn map(child: Pid) -> Result<(), Error> {
         _ => Ok(()),
     };
     alone("uid_map", uid).context("cannot map the user id")?;
-    // The kernel requires it of an unprivileged process that writes the group's map.
+    // The kernel requires `setgroups` to be denied before an unprivileged process writes the group map.
     if !mapped(child.get(), "gid_map") {
         write("setgroups", "deny\n").context("cannot give up setgroups")?;
     }
@@ -116,7 +118,8 @@ fn mapped(child: i32, file: &str) -> bool {
     fs::read(format!("/proc/{child}/{file}")).is_ok_and(|map| !map.is_empty())
 }
 
-/// Maps `id` to 0 and the subordinate ranges of `user` from 1 on; returns false if they are not granted.
+/// Maps `id` to 0 and the subordinate ids of `user` from 1 on by newuidmap(1) or newgidmap(1); returns false if it grants
+/// none.
 fn map_ranges(child: Pid, helper: &str, table: &str, user: u32, id: u32) -> bool {
     let Ok(table) = fs::read_to_string(table) else {
         return false;
@@ -156,7 +159,7 @@ fn map_ranges(child: Pid, helper: &str, table: &str, user: u32, id: u32) -> bool
     }
 }
 
-/// Returns the name of a user id in passwd(5).
+/// Returns the name of a user id in the text of passwd(5).
 pub(crate) fn user_name(passwd: &str, user: u32) -> Option<&str> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -165,7 +168,7 @@ pub(crate) fn user_name(passwd: &str, user: u32) -> Option<&str> {
     })
 }
 
-/// Returns the ranges that subuid(5) or subgid(5) grants to a user, by name or number.
+/// Returns the id ranges that the text of subuid(5) or subgid(5) grants to a user, by name or number.
 pub(crate) fn subordinate(table: &str, name: Option<&str>, user: u32) -> Vec<(u32, u32)> {
     let range = |line: &str| {
         let mut fields = line.trim().split(':');
@@ -179,19 +182,19 @@ pub(crate) fn subordinate(table: &str, name: Option<&str>, user: u32) -> Vec<(u3
     table.lines().filter_map(range).collect()
 }
 
-/// The sysctls by which distributions restrict user namespaces; `None` if the kernel lacks one.
+/// Values of the sysctls by which distributions restrict user namespaces; `None` if the kernel lacks one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Switches {
-    /// `user.max_user_namespaces`.
+pub(crate) struct UsernsSysctls {
+    /// Value of `user.max_user_namespaces`.
     pub(crate) most: Option<u64>,
-    /// `kernel.unprivileged_userns_clone` (Debian, Arch).
+    /// Value of `kernel.unprivileged_userns_clone` (Debian, Arch).
     pub(crate) unprivileged: Option<u64>,
-    /// `kernel.apparmor_restrict_unprivileged_userns` (Ubuntu 23.10).
+    /// Value of `kernel.apparmor_restrict_unprivileged_userns` (Ubuntu 23.10).
     pub(crate) apparmor: Option<u64>,
 }
 
-impl Switches {
-    /// Reads the current values.
+impl UsernsSysctls {
+    /// Reads the current values of the sysctls.
     #[must_use]
     pub(crate) fn read() -> Self {
         let read = |path| fs::read_to_string(path).ok()?.trim().parse().ok();
@@ -271,19 +274,19 @@ mod tests {
     fn each_switch_has_an_error_of_its_own() {
         let refused = io::Error::from_raw_os_error(libc::EPERM);
         let full = io::Error::from_raw_os_error(libc::ENOSPC);
-        let none = Switches::default();
+        let none = UsernsSysctls::default();
         let texts = [
-            Switches {
+            UsernsSysctls {
                 most: Some(0),
                 ..none
             }
             .explain(&full),
-            Switches {
+            UsernsSysctls {
                 unprivileged: Some(0),
                 ..none
             }
             .explain(&refused),
-            Switches {
+            UsernsSysctls {
                 apparmor: Some(1),
                 ..none
             }

@@ -1,4 +1,4 @@
-//! Use of `/dev/vhost-net`, a faster path between the engine and the guest's interface.
+//! Use of `/dev/vhost-net`, a faster path between the engine and the tap.
 
 use std::io;
 
@@ -10,10 +10,11 @@ use pontoon_worker::Vhost;
 
 use crate::options::VhostNet;
 
-/// Returns the use of the device for a tap with these offloads. If it is wanted and not available, the reason is logged.
+/// Returns whether and how vhost-net is used for a tap with these offloads. If `--vhost-net auto` finds it unavailable, the
+/// reason is logged.
 ///
 /// # Errors
-/// It is required and not available.
+/// `--vhost-net on` was given, and vhost-net is not available.
 pub(crate) fn choose(
     mode: VhostNet,
     offload: TapOffload,

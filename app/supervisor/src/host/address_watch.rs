@@ -1,4 +1,4 @@
-//! Addresses of the host and their changes.
+//! Watch of the host's addresses and of its IPv6 default route (rtnetlink(7)).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,32 +14,32 @@ use pontoon_process::retry::Retry;
 
 use super::network::{HostNetwork, is_local};
 
-/// Follows the host's own addresses, and the existence of an IPv6 default route.
+/// Watch of the host's own addresses, and of the existence of an IPv6 default route.
 #[derive(Debug)]
 pub(crate) struct AddressWatch {
     events: Socket,
     netlink: Netlink,
     again: Retry,
     last: Vec<IpNet>,
-    /// Prefixes that are local by a route.
+    /// Prefixes that a route of type `local` delivers to the host.
     local: Vec<IpNet>,
     ipv6_default: bool,
 }
 
-/// A change of the host's network.
+/// Changes of the host's addresses and routes since the last read.
 #[derive(Debug, Default)]
-pub(crate) struct Changed {
-    /// The host's own addresses, if they changed.
+pub(crate) struct NetworkChanges {
+    /// Addresses of the host, if they changed.
     pub(crate) owned: Option<Vec<IpNet>>,
-    /// True if it has an IPv6 default route; `None` if that did not change.
+    /// True if the host has an IPv6 default route now, false if it has none; `None` if that did not change.
     pub(crate) ipv6_default: Option<bool>,
 }
 
 impl AddressWatch {
-    /// Subscribes to events, then reads the state, so that no change is missed.
+    /// Subscribes to events, then reads the addresses and routes, so that no change is missed.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses a netlink socket or a request.
     pub(crate) fn start() -> io::Result<(Self, HostNetwork)> {
         let mut events = Socket::new(NETLINK_ROUTE)?;
         let groups = libc::RTMGRP_IPV4_IFADDR
@@ -61,30 +61,30 @@ impl AddressWatch {
         Ok((watch, host))
     }
 
-    /// Returns the host's own addresses as of the last event.
+    /// Returns the host's own addresses at the last read.
     #[must_use]
     pub(crate) fn owned(&self) -> &[IpNet] {
         &self.last
     }
 
-    /// Returns the descriptor to poll for reading.
+    /// Returns the netlink socket of the events, to be polled for reading.
     #[must_use]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the socket stays open while it is borrowed, which the lifetime of the result ensures.
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 
-    /// Returns the time of a retry, if one is pending.
+    /// Returns the time of the retry, if the last read failed for a temporary reason.
     #[must_use]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.again.deadline()
     }
 
-    /// Reads events and the changed state. To be called when the descriptor is readable, and at the deadline.
+    /// Reads events, then the state that has changed. It is called when the descriptor is readable, and at the deadline.
     ///
     /// # Errors
-    /// The kernel's, unless it is temporary.
-    pub(crate) fn changed(&mut self) -> io::Result<Changed> {
+    /// The kernel refuses a request for a reason that is not temporary.
+    pub(crate) fn changed(&mut self) -> io::Result<NetworkChanges> {
         // Addresses are read again after any event, as events may be lost (ENOBUFS). Routes can be many and change often, so
         // they are read again only after an event that concerns them.
         let mut look = self.again.is_pending();
@@ -98,7 +98,7 @@ impl AddressWatch {
             }
         }
         let reply = self.query(look);
-        let mut changed = Changed::default();
+        let mut changed = NetworkChanges::default();
         let Some((owned, ipv6_default)) = self.again.unless_short("the host's addresses", reply)? else {
             return Ok(changed);
         };
@@ -125,7 +125,7 @@ impl AddressWatch {
     }
 }
 
-/// Returns the addresses without their prefixes, and the prefixes that are local by a route.
+/// Returns the addresses without their prefix lengths, and the prefixes that a route of type `local` delivers to the host.
 fn owned(addresses: &[IpNet], local: &[IpNet]) -> Vec<IpNet> {
     let addresses = addresses.iter().map(|net| IpNet::from(net.addr()));
     let mut owned: Vec<IpNet> = addresses.chain(local.iter().copied()).collect();
@@ -134,7 +134,7 @@ fn owned(addresses: &[IpNet], local: &[IpNet]) -> Vec<IpNet> {
     owned
 }
 
-/// Returns true if a message concerns an IPv6 default route or a local route.
+/// Returns true if the message is about an IPv6 default route or a route of type `local`.
 fn matters(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
     match &message.payload {
         NetlinkPayload::InnerMessage(

@@ -1,5 +1,5 @@
-//! Changes of files, by one inotify(7) instance for all of them, as a user has 128 (`fs.inotify.max_user_instances`). Without
-//! one, the files are checked once a second.
+//! Watch of changes of files by a single inotify(7) instance, because a user has only 128
+//! (`fs.inotify.max_user_instances`). Without inotify, the files are checked once a second.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,23 +12,23 @@ use pontoon_process::retry::Retry;
 use rustix::fs::inotify;
 use rustix::io::Errno;
 
-/// The interval of checks without inotify.
+/// Interval of checks of the files without inotify.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// An inotify instance, which is created when the first file is watched.
+/// Watch of files by inotify. The inotify instance is created when the first file is watched.
 #[derive(Debug, Default)]
 pub(crate) struct FileWatch {
     inotify: Option<OwnedFd>,
-    /// The time of the last check, if an instance or a watch is missing.
+    /// Time of the last check of the files, if the inotify instance or a watch could not be created.
     looked: Option<Instant>,
     again: Retry,
 }
 
 impl FileWatch {
-    /// Watches a file or directory. Watching it once more changes nothing.
+    /// Watches a file or directory for `events`. Adding a watch again changes nothing.
     ///
     /// # Errors
-    /// Errors of the path. Exceeding the user's limits is not an error: the files are then checked at [`Self::deadline`].
+    /// The path cannot be watched. A limit of the user is not an error: the files are then checked at [`Self::deadline`].
     pub(crate) fn add(&mut self, place: &Path, events: inotify::WatchFlags) -> Result<(), Errno> {
         match self.try_add(place, events) {
             Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSPC)) => {
@@ -65,22 +65,23 @@ impl FileWatch {
         }
     }
 
-    /// Returns the descriptor to poll for reading, if inotify works.
+    /// Returns the inotify descriptor to poll for reading, if inotify is available.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         let inotify = self.inotify.as_ref().filter(|_| !self.again.is_pending());
         inotify.map(AsFd::as_fd)
     }
 
-    /// Returns the time to check the files if no event comes before.
+    /// Returns the time to check the files if no event comes earlier.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let look = self.looked.map(|looked| looked + LOOK_AGAIN);
         look.into_iter().chain(self.again.deadline()).min()
     }
 
-    /// Reads all queued events; returns true if there was one. To be called before the files are read.
+    /// Reads all queued events; returns true if there was one. It is called before the files are read, so that no change is
+    /// missed.
     ///
     /// # Errors
-    /// inotify's, unless it is temporary.
+    /// The read fails for a reason that is not temporary.
     pub(crate) fn drain(&mut self) -> io::Result<bool> {
         self.looked = self.looked.map(|_| Instant::now());
         let drained = self.inotify.as_ref().map_or(Ok(false), drain);
@@ -104,7 +105,7 @@ fn drain(inotify: &OwnedFd) -> io::Result<bool> {
 
 #[cfg(test)]
 impl FileWatch {
-    /// Returns one without inotify.
+    /// Returns a watch that checks the files once a second, without inotify.
     pub(crate) fn without_inotify() -> Self {
         Self {
             looked: Some(Instant::now()),

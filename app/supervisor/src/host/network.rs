@@ -11,21 +11,21 @@ use pontoon_process::netlink::Netlink;
 /// Addresses and routes of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HostNetwork {
-    /// The host's addresses, with the prefix of the network that each is in.
+    /// Addresses of the host, each with the prefix length of its network.
     pub(crate) addresses: Vec<IpNet>,
-    /// Destinations of its routes.
+    /// Destinations of the host's routes.
     pub(crate) routes: Vec<IpNet>,
-    /// Addresses and prefixes that are local by a route.
+    /// Addresses and prefixes that a route of type `local` delivers to the host.
     pub(crate) local: Vec<IpNet>,
-    /// True if it has an IPv6 default route.
+    /// True if the host has an IPv6 default route.
     pub(crate) ipv6_default: bool,
 }
 
 impl HostNetwork {
-    /// Reads the addresses and routes of the socket's namespace.
+    /// Reads the addresses and routes of the network namespace of the netlink socket.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the request or drops the reply.
     pub(crate) fn read(netlink: &mut Netlink) -> io::Result<Self> {
         let mut host = Self {
             addresses: netlink.addresses()?,
@@ -50,7 +50,7 @@ impl HostNetwork {
         Ok(host)
     }
 
-    /// Returns true if an address of the host, or a destination of one of its routes, lies in `subnet`.
+    /// Returns true if an address of the host, or the destination of one of its routes, lies in `subnet`.
     pub(super) fn uses(&self, subnet: IpNet) -> bool {
         let routes = self.routes.iter().filter(|route| !is_default(route));
         let addresses = self.addresses.iter();
@@ -58,7 +58,7 @@ impl HostNetwork {
     }
 }
 
-/// Returns true for 0.0.0.0/0 and ::/0, and for the two halves that VPNs install instead.
+/// Returns true for 0.0.0.0/0 and ::/0, and for the two halves of either that VPNs install instead.
 fn is_default(route: &IpNet) -> bool {
     route.prefix_len() <= 1
 }
@@ -67,14 +67,14 @@ fn overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(&b.network()) || b.contains(&a.network())
 }
 
-/// Returns the destination of a route; `None` for other families.
+/// Returns the destination of a route; `None` for address families other than IPv4 and IPv6.
 pub(super) fn destination(route: &RouteMessage) -> Option<IpNet> {
     let address = route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),
         RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
         _ => None,
     });
-    // A default route has no destination.
+    // The message of a default route has no destination attribute.
     let address = address.or(match route.header.address_family {
         AddressFamily::Inet => Some(std::net::Ipv4Addr::UNSPECIFIED.into()),
         AddressFamily::Inet6 => Some(std::net::Ipv6Addr::UNSPECIFIED.into()),
@@ -83,8 +83,9 @@ pub(super) fn destination(route: &RouteMessage) -> Option<IpNet> {
     IpNet::new(address, route.header.destination_prefix_length).ok()
 }
 
-/// Returns true if the route delivers to the host itself: each of its addresses has such a route, and others may (`ip route
-/// add local PREFIX`, anycast addresses of an IPv6 router). Routes in other tables apply only if a policy rule selects them.
+/// Returns true if the route has the type `local`, so that it delivers to the host itself: each address of the host has
+/// such a route, and others may (`ip route add local PREFIX`, anycast addresses of an IPv6 router). Routes in other tables
+/// apply only if a policy rule selects them.
 pub(super) fn is_local(route: &RouteMessage) -> bool {
     route.header.table == libc::RT_TABLE_LOCAL
         && matches!(route.header.kind, RouteType::Local | RouteType::Anycast)

@@ -1,4 +1,4 @@
-//! resolv.conf(5): reads and follows the host's, writes the guest's.
+//! Parser and watch of the host's resolv.conf(5), and the text of the guest's.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::os::unix::fs::MetadataExt as _;
@@ -10,20 +10,20 @@ use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::host::file_watch::{FileWatch, LOOK_AGAIN};
 
-/// Path of the file.
+/// Path of the host's resolv.conf.
 pub(crate) const PATH: &str = "/etc/resolv.conf";
 
-/// Content of a resolv.conf.
+/// Parsed content of a resolv.conf.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Resolv {
-    /// Name servers, in order of preference.
+    /// Addresses and ports of the name servers, in order of preference.
     pub(crate) servers: Vec<SocketAddr>,
-    /// Search domains.
+    /// DNS search domains.
     pub(crate) search: Vec<String>,
 }
 
 impl Resolv {
-    /// Reads the host's file. A missing file is treated as an empty one.
+    /// Reads the host's resolv.conf. A missing file is treated as an empty one.
     #[must_use]
     pub(crate) fn host() -> Self {
         Self::read(Path::new(PATH))
@@ -34,7 +34,8 @@ impl Resolv {
         Self::parse(&String::from_utf8_lossy(&text), interface_index)
     }
 
-    /// Parses a file. `index_of` returns the index of an interface by its name, which follows a `%`.
+    /// Parses the text of a resolv.conf. `index_of` returns the index of an interface by its name, the IPv6 scope that
+    /// follows a `%`.
     pub(crate) fn parse(text: &str, index_of: impl Fn(&str) -> Option<u32>) -> Self {
         let mut resolv = Self::default();
         for line in text.lines() {
@@ -44,7 +45,7 @@ impl Resolv {
                     let server = words.next().and_then(|word| parse_server(word, &index_of));
                     resolv.servers.extend(server);
                 }
-                // The last of these lines counts.
+                // The last `search` or `domain` line replaces earlier ones.
                 Some("search") => resolv.search = words.map(str::to_owned).collect(),
                 Some("domain") => resolv.search = words.take(1).map(str::to_owned).collect(),
                 _ => {}
@@ -73,7 +74,7 @@ fn interface_index(name: &str) -> Option<u32> {
     netdevice::name_to_index(&socket, name).ok()
 }
 
-/// Returns the content of the guest's file.
+/// Returns the content of a resolv.conf for the guest.
 #[must_use]
 pub(crate) fn render(servers: &[IpAddr], search: &[String]) -> String {
     let mut text: String = servers
@@ -86,18 +87,19 @@ pub(crate) fn render(servers: &[IpAddr], search: &[String]) -> String {
     text
 }
 
-/// Follows the host's resolvers.
+/// Watch of the host's resolvers.
 #[derive(Debug)]
 pub(crate) struct ResolvWatch {
     path: PathBuf,
     last: Vec<SocketAddr>,
-    /// The file that the path led to, and its state.
+    /// Attributes of the file to which the path led at the last check.
     seen: Option<FileStat>,
-    /// The time to look without an event: inotify does not report that the target of a dangling link was created.
+    /// Time of the next check without an event: inotify does not report that the target of a dangling symbolic link was
+    /// created.
     due: Option<Instant>,
 }
 
-/// Attributes that change when a file is written or replaced (stat(2)).
+/// Attributes of a file that change when it is written or replaced (stat(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStat {
     file: (u64, u64),
@@ -106,17 +108,17 @@ struct FileStat {
     changed: (i64, i64),
 }
 
-/// Result of looking at the file.
+/// Result of a check of the host's resolv.conf.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
-    /// True if the file was replaced or written.
+pub(crate) struct ResolvCheck {
+    /// True if the file was replaced or written since the last check.
     pub(crate) touched: bool,
-    /// The host's resolvers, if they changed.
+    /// Resolvers of the host, if they changed since the last check.
     pub(crate) servers: Option<Vec<SocketAddr>>,
 }
 
 impl ResolvWatch {
-    /// Starts watching by `files`, then reads, so that no change is missed.
+    /// Adds the watches to `files`, then reads the file, so that no change is missed.
     pub(crate) fn start(files: &mut FileWatch) -> (Self, Resolv) {
         Self::at(Path::new(PATH), files)
     }
@@ -135,14 +137,14 @@ impl ResolvWatch {
         (watch, now)
     }
 
-    /// Returns the time to call [`Self::look`] if no event comes before.
+    /// Returns the time to call [`Self::look`] if no event comes earlier.
     #[must_use]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Looks at the file. To be called after the events of `files` were read, and at the deadline.
-    pub(crate) fn look(&mut self, files: &mut FileWatch) -> Found {
+    /// Checks if the file has changed. It is called after the events of `files` were read, and at the deadline.
+    pub(crate) fn look(&mut self, files: &mut FileWatch) -> ResolvCheck {
         self.arm(files);
         let seen = state(&self.path);
         let touched = seen != self.seen;
@@ -150,14 +152,14 @@ impl ResolvWatch {
         let now = Resolv::read(&self.path).servers;
         let servers = (now != self.last).then(|| now.clone());
         self.last = now;
-        Found { touched, servers }
+        ResolvCheck { touched, servers }
     }
 
-    /// Watches the directory (programs replace the file), the directory of what it links to, and the file itself
-    /// (which may be a mount of a file elsewhere). Adding a watch again changes nothing.
+    /// Watches the directory of the file (programs replace the file), the directory of the symbolic link's target, and the
+    /// file itself (which may be a mount of another file). Adding a watch again changes nothing.
     fn arm(&mut self, files: &mut FileWatch) {
         let target = std::fs::canonicalize(&self.path).ok();
-        // If there is no link either, the creation of the file is an event of the directory.
+        // If the symbolic link does not exist either, the creation of the file is an event of the watched directory.
         let missing = target.is_none() && self.path.is_symlink();
         let parent = |path: &Path| path.parent().map(Path::to_path_buf);
         let places = [parent(&self.path), target.as_deref().and_then(parent), target];
@@ -179,7 +181,7 @@ fn state(path: &Path) -> Option<FileStat> {
     })
 }
 
-/// Watches a place; returns true if it exists.
+/// Watches the file or directory `place`; returns true if it exists.
 fn watch(files: &mut FileWatch, place: &Path) -> bool {
     let events = inotify::WatchFlags::CLOSE_WRITE
         | inotify::WatchFlags::MOVED_TO
@@ -239,7 +241,7 @@ mod tests {
         }
     }
 
-    /// A file that links to one in another directory, which may be missing.
+    /// Symbolic link to a resolv.conf in another directory, which may be missing.
     struct Linked {
         watch: ResolvWatch,
         files: FileWatch,
@@ -284,7 +286,7 @@ mod tests {
                 .min()
         }
 
-        /// Waits as the supervisor does, for at most three seconds; returns the resolvers if they changed.
+        /// Waits for a change as the supervisor does, for at most three seconds; returns the resolvers if they changed.
         fn next(&mut self) -> Option<Vec<SocketAddr>> {
             let end = Instant::now() + Duration::from_secs(3);
             while Instant::now() < end {
@@ -325,7 +327,7 @@ mod tests {
         let mut linked = Linked::new(false);
         write(&linked.target, "nameserver 192.0.2.2\n");
         assert_eq!(linked.next(), Some(vec![server("192.0.2.2")]));
-        // From here on there are events.
+        // From here on each change causes an event.
         assert_eq!(linked.deadline(), None);
         write(&linked.target, "nameserver 192.0.2.3\n");
         assert_eq!(linked.next(), Some(vec![server("192.0.2.3")]));
@@ -342,7 +344,7 @@ mod tests {
         assert_eq!(linked.next(), Some(vec![server("192.0.2.2")]));
         assert_eq!(linked.deadline(), None);
 
-        // So it is when it is moved away, which takes the events along.
+        // The directory is also recreated after it was moved away together with its watch.
         std::fs::rename(&run, run.with_file_name("old")).unwrap();
         assert_eq!(linked.next(), Some(vec![server("127.0.0.1")]));
         write(&linked.target, "nameserver 192.0.2.3\n");

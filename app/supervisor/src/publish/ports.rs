@@ -1,4 +1,4 @@
-//! The set of published ports, and its changes while the guest runs.
+//! Set of published ports, and its changes while the guest runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,16 +13,17 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{Families, Publish, disconnect_last, open_socket, refused};
 
-/// Published ports, each with its host socket: listening (TCP) or bound (UDP), non-blocking.
+/// Set of published ports, each with its host socket: listening (TCP) or bound (UDP), and non-blocking.
 #[derive(Debug)]
 pub(crate) struct Ports {
     families: Families,
     ports: BTreeMap<Key, Port>,
 }
 
-/// Unique key of a published port.
+/// Key of a published port: its protocol and its address on the host.
 type Key = (Protocol, SocketAddr);
 
+/// Host socket of a published port, and the port of the guest to which it leads.
 #[derive(Clone, Debug)]
 struct Port {
     guest: u16,
@@ -35,34 +36,34 @@ impl Drop for Port {
     }
 }
 
-/// Result of a change.
+/// Result of a change of the published ports.
 #[derive(Debug)]
-pub(crate) struct Changed {
-    /// Ports that were not published, or led to another guest port.
+pub(crate) struct PortChanges {
+    /// Ports that were not published before, or were published to another guest port.
     pub(crate) added: Vec<Publish>,
-    /// Ports that are no longer published.
+    /// Ports that were published before and no longer are.
     pub(crate) removed: Vec<Publish>,
-    /// Updates for the engine.
+    /// Updates to be sent to the engine.
     pub(crate) port_updates: Vec<PortUpdate>,
-    /// Data to revert the change.
-    pub(crate) undo: Undo,
+    /// Ports before the change, from which it can be reverted.
+    pub(crate) undo: PortUndo,
 }
 
-/// A change: each port with its state before and after.
+/// Published ports before and after a change, each with its key, from which the change can be reverted.
 #[derive(Clone, Debug)]
-pub(crate) struct Undo(Vec<(Key, Option<Port>, Option<Port>)>);
+pub(crate) struct PortUndo(Vec<(Key, Option<Port>, Option<Port>)>);
 
-/// The reason why nothing was changed.
+/// Reason why a change of the published ports was refused.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum PortRefusal {
     /// The request is invalid.
     Wrong(Error),
-    /// The port is in use or may not be used.
+    /// A port of the request is in use on the host, or this user may not use it.
     Conflict(Error),
 }
 
-impl Undo {
-    /// Returns true if the port was added, or leads to another guest port now.
+impl PortUndo {
+    /// Returns true if the change has added the port or has published it to another guest port.
     pub(crate) fn has_added(&self, port: &Published) -> bool {
         let key = (port.protocol, port.host);
         let is_it = |(other, _, is): &(Key, Option<Port>, Option<Port>)| *other == key && is.is_some();
@@ -70,16 +71,16 @@ impl Undo {
     }
 }
 
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
+impl From<PortRefusal> for Error {
+    fn from(refusal: PortRefusal) -> Self {
         match refusal {
-            Refusal::Wrong(error) | Refusal::Conflict(error) => error,
+            PortRefusal::Wrong(error) | PortRefusal::Conflict(error) => error,
         }
     }
 }
 
 impl Ports {
-    /// Returns no ports.
+    /// Creates an empty set of published ports for a guest with these address families.
     pub(crate) fn new(families: Families) -> Self {
         Self {
             families,
@@ -87,12 +88,13 @@ impl Ports {
         }
     }
 
-    /// Closes `remove` and opens `add`: all of it, or nothing. No other socket is changed, nor is one that is in both, even if it
-    /// leads to another guest port. `add` may contain published ports, and `remove` others.
+    /// Closes the ports `remove` and opens the ports `add`: either all of them, or none. A port in both lists keeps its
+    /// socket, even if it is published to another guest port; sockets of ports in neither list are not changed. `add` may
+    /// contain ports that are published already, and `remove` ports that are not.
     ///
     /// # Errors
     /// The reason why nothing was changed.
-    pub(crate) fn change(&mut self, remove: &[Publish], add: &[Publish]) -> Result<Changed, Refusal> {
+    pub(crate) fn change(&mut self, remove: &[Publish], add: &[Publish]) -> Result<PortChanges, PortRefusal> {
         let mut gone: BTreeSet<Key> = BTreeSet::new();
         for spec in remove {
             for (host, guest) in spec.endpoints(self.families) {
@@ -111,7 +113,7 @@ impl Ports {
             };
             if let Some((family, advice)) = missing {
                 let wrong = Error::new(format!("cannot publish {spec}: the guest has no {family}"));
-                return Err(Refusal::Wrong(wrong.advise(advice)));
+                return Err(PortRefusal::Wrong(wrong.advise(advice)));
             }
             for (host, guest) in spec.endpoints(self.families) {
                 self.add(spec, host, guest, &gone, &mut new)?;
@@ -127,13 +129,13 @@ impl Ports {
         guest: u16,
         gone: &BTreeSet<Key>,
         new: &mut BTreeMap<Key, Port>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PortRefusal> {
         let key = (spec.protocol, host);
         let here = self.ports.get(&key);
         match new.get(&key).or(here.filter(|_| !gone.contains(&key))) {
             Some(port) if port.guest == guest => return Ok(()),
             Some(port) => {
-                return Err(Refusal::Conflict(Error::new(format!(
+                return Err(PortRefusal::Conflict(Error::new(format!(
                     "cannot publish {spec}: {host}/{} already leads to guest port {}",
                     spec.protocol, port.guest
                 ))));
@@ -144,7 +146,7 @@ impl Ports {
             Some(port) => Arc::clone(&port.socket),
             None => match open_socket(spec.protocol, host).and_then(within_reserve) {
                 Ok(socket) => Arc::new(socket),
-                // No address was given, and this host has no IPv6.
+                // The port was published without an address, and this host has no IPv6.
                 Err(error)
                     if spec.address.is_none()
                         && host.is_ipv6()
@@ -152,19 +154,19 @@ impl Ports {
                 {
                     return Ok(());
                 }
-                Err(error) => return Err(Refusal::Conflict(refused(host, spec.protocol, &error))),
+                Err(error) => return Err(PortRefusal::Conflict(refused(host, spec.protocol, &error))),
             },
         };
         new.insert(key, Port { guest, socket });
         Ok(())
     }
 
-    fn apply(&mut self, gone: BTreeSet<Key>, new: BTreeMap<Key, Port>) -> Changed {
-        let mut changed = Changed {
+    fn apply(&mut self, gone: BTreeSet<Key>, new: BTreeMap<Key, Port>) -> PortChanges {
+        let mut changed = PortChanges {
             added: Vec::new(),
             removed: Vec::new(),
             port_updates: Vec::new(),
-            undo: Undo(Vec::new()),
+            undo: PortUndo(Vec::new()),
         };
         for key in gone.into_iter().filter(|key| !new.contains_key(key)) {
             if let Some(port) = self.ports.remove(&key) {
@@ -187,16 +189,17 @@ impl Ports {
             let old = self.ports.insert(key, port.clone());
             changed.undo.0.push((key, old, Some(port)));
         }
-        // Workers do not refuse to close a port, and an undo would keep the sockets of closed ports open.
+        // A change that only removes ports needs no undo: workers never refuse to close a port, and the undo would keep the
+        // closed ports' sockets open.
         if changed.added.is_empty() {
             changed.undo.0.clear();
         }
         changed
     }
 
-    /// Reverts a change, except for ports that were changed again since. Returns the updates for the engine, first the ports to
-    /// close, whose descriptors it may need.
-    pub(crate) fn take_back(&mut self, undo: Undo) -> Vec<PortUpdate> {
+    /// Reverts a change, except for ports that were changed again since. Returns the updates for the engine: first the
+    /// ports to close, because the engine may need their descriptors for the ports to open.
+    pub(crate) fn take_back(&mut self, undo: PortUndo) -> Vec<PortUpdate> {
         let (mut closed, mut others) = (Vec::new(), Vec::new());
         for (key, was, is) in undo.0 {
             let socket = |port: Option<&Port>| port.map(|port| (port.guest, port.socket.as_raw_fd()));
@@ -226,24 +229,25 @@ impl Ports {
         closed
     }
 
-    /// Returns each port.
+    /// Returns each published port as an option value.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Publish> {
         self.ports.iter().map(|(key, port)| shown(*key, port.guest))
     }
 
-    /// Returns each port in the form of the engine's configuration.
+    /// Returns each published port in the form of the engine's configuration.
     pub(crate) fn published(&self) -> Vec<Published> {
         let published = self.ports.iter().map(|(key, port)| published(*key, port.guest));
         published.collect()
     }
 
-    /// Returns the sockets of the ports, in the same order.
+    /// Returns the sockets of the published ports, in the order of [`Self::published`].
     pub(crate) fn sockets(&self) -> Vec<Arc<OwnedFd>> {
         self.ports.values().map(|port| Arc::clone(&port.socket)).collect()
     }
 }
 
-/// Refuses the last [`RESERVE`] descriptors below the limit, which are not for ports. The kernel uses the lowest free one first.
+/// Returns the socket, or an error if its descriptor is one of the last [`RESERVE`] below the limit. The kernel assigns the
+/// lowest free descriptor first.
 fn within_reserve(socket: OwnedFd) -> io::Result<OwnedFd> {
     let number = u64::try_from(socket.as_raw_fd()).unwrap_or(u64::MAX);
     match getrlimit(Resource::Nofile).current {
@@ -254,7 +258,8 @@ fn within_reserve(socket: OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Descriptors that no port gets: for clients of the control socket, a capture's file, and the start of another engine.
+/// Number of descriptors that are not used for published ports but reserved for clients of the control socket, the file of
+/// a capture, and the start of another engine.
 const RESERVE: u64 = 32;
 
 fn shown((protocol, host): Key, guest: u16) -> Publish {

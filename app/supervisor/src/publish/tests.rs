@@ -84,7 +84,7 @@ fn collisions_are_by_protocol_address_and_port() {
     assert!(!collide("80:80", "81:80"));
 }
 
-/// A port of the kernel's choosing, free a moment ago.
+/// Returns a TCP port that the kernel has chosen and that is free again.
 fn free_port() -> u16 {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     taken.local_addr().unwrap().port()
@@ -118,7 +118,7 @@ fn port_in_use_is_refused_and_changes_nothing() {
     assert!(connects(port) && connects(free));
 }
 
-/// It is run once more in a process of its own, whose limit is low.
+/// The test runs once more in a process of its own, which has a low limit on descriptors.
 #[test]
 fn last_descriptors_are_not_used_for_ports() {
     const NAME: &str = "publish::tests::last_descriptors_are_not_used_for_ports";
@@ -171,7 +171,7 @@ fn published_ports_may_be_added_again_and_others_removed() {
             (vec![], vec![], vec![])
         );
     }
-    let Err(Refusal::Conflict(error)) = ports.change(&[], &[elsewhere]) else {
+    let Err(PortRefusal::Conflict(error)) = ports.change(&[], &[elsewhere]) else {
         panic!("one port leads to two");
     };
     assert!(
@@ -179,7 +179,7 @@ fn published_ports_may_be_added_again_and_others_removed() {
         "{error}"
     );
 
-    // The socket stays: no client finds the port closed.
+    // The socket of an unchanged port stays open: no client finds the port closed.
     let waiting = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
     let changed = ports.change(&[here], &[elsewhere]).unwrap();
     assert!(

@@ -7,11 +7,15 @@
 use vm_memory::VolatileSlice;
 
 use super::message;
-use crate::{Counters, Failure, Host};
+use crate::{Counters, Failure, Host, Instant};
 
 /// The parser's position in the queries of a DNS client over TCP.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Queries {
+    /// Time of the last message, or of the connection's SYN or handshake.
+    last_message: Instant,
+    /// A query was forwarded whole, or the handshake completed, since the last call of [`Self::note_messages`].
+    has_news: bool,
     /// Octets of the current message that were forwarded, including the two of its length.
     passed: usize,
     /// Length of the current message, as far as its two octets were forwarded.
@@ -23,6 +27,31 @@ pub(crate) struct Queries {
 struct NoQuery;
 
 impl Queries {
+    /// Creates the parser of a connection that is opened at `now`.
+    pub(crate) const fn new(now: Instant) -> Self {
+        Self {
+            last_message: now,
+            // The first call of `note_messages` follows the handshake.
+            has_news: true,
+            passed: 0,
+            length: 0,
+        }
+    }
+
+    /// Returns the time of the last message.
+    pub(crate) const fn last_message(&self) -> Instant {
+        self.last_message
+    }
+
+    /// Sets the time of the last message to `now` if a query was forwarded whole since the previous call, or if the
+    /// guest has received a part of a response (`is_answered`).
+    pub(crate) const fn note_messages(&mut self, is_answered: bool, now: Instant) {
+        if self.has_news || is_answered {
+            self.last_message = now;
+        }
+        self.has_news = false;
+    }
+
     /// Sends `parts` to the host socket, up to the first message that is not a query, and as far as the socket accepts
     /// them. The data is copied first, so that the guest cannot modify it after the check.
     ///
@@ -88,7 +117,8 @@ impl Queries {
                 return Err(NoQuery);
             }
             if self.passed > LENGTH && self.passed == self.end() {
-                *self = Self::default();
+                (self.passed, self.length) = (0, 0);
+                self.has_news = true;
             }
         }
         Ok(())
@@ -124,9 +154,13 @@ mod tests {
     #[test]
     fn message_shorter_than_a_header_is_not_a_query() {
         for len in 0..12 {
-            assert_eq!(Queries::default().follow(&message(0, len)), Err(NoQuery), "{len}");
+            assert_eq!(
+                Queries::new(Instant(0)).follow(&message(0, len)),
+                Err(NoQuery),
+                "{len}"
+            );
         }
-        assert_eq!(Queries::default().follow(&message(0, 12)), Ok(()));
+        assert_eq!(Queries::new(Instant(0)).follow(&message(0, 12)), Ok(()));
     }
 
     #[test]
@@ -134,7 +168,7 @@ mod tests {
         for flags in 0..=255 {
             let is_query = flags & 0xf8 == 0;
             assert_eq!(
-                Queries::default().follow(&message(flags, 40)).is_ok(),
+                Queries::new(Instant(0)).follow(&message(flags, 40)).is_ok(),
                 is_query,
                 "{flags:#x}"
             );
@@ -150,7 +184,7 @@ mod tests {
             let mut stream: Vec<u8> = before.iter().flat_map(|len| message(1, *len)).collect();
             let flags_at = stream.len() + FLAGS;
             stream.extend(message(0x28, 30));
-            let mut queries = Queries::default();
+            let mut queries = Queries::new(Instant(0));
             let mut cuts = cuts.iter().cycle();
             let mut at = 0;
             loop {

@@ -88,8 +88,32 @@ impl LearnedDomain {
         }
     }
 
+    /// Renews the learned addresses that are in the sorted list `addresses`, to which flows lead. `Unknown`: there is none.
+    pub(super) fn renew_all(&self, addresses: &[IpAddr], now: Instant) -> Renewal {
+        let mut renewal = Renewal::Unknown;
+        let mut renew = |until: &mut Instant| {
+            if now <= *until {
+                *until = (now + HOLD).max(*until);
+                renewal = Renewal::Renewed;
+            }
+        };
+        let mut learned = lock(&self.learned);
+        if addresses.len() < learned.len() {
+            for address in addresses {
+                learned.get_mut(address).map(&mut renew);
+            }
+        } else {
+            for (address, until) in learned.iter_mut() {
+                if addresses.binary_search(address).is_ok() {
+                    renew(until);
+                }
+            }
+        }
+        renewal
+    }
+
     /// Renews an address to which a flow leads.
-    pub(super) fn renew(&self, address: IpAddr, now: Instant) -> Renewal {
+    fn renew(&self, address: IpAddr, now: Instant) -> Renewal {
         let mut learned = lock(&self.learned);
         let Some(until) = learned.get_mut(&address).filter(|until| now <= **until) else {
             return Renewal::Unknown;

@@ -557,3 +557,25 @@ fn remembered_addresses_of_requests_are_bounded() {
     }
     assert_eq!(ping.icmp.requested.len(), MOST_ADDRESSES);
 }
+
+#[test]
+fn echo_replies_wait_while_the_bandwidth_is_used_up() {
+    let mut ping = Pinger::new();
+    let limit = core::num::NonZeroU64::new(64_000).map(crate::Bandwidth::new);
+    ping.world.net.throttle = crate::bandwidth::Throttle::new(limit);
+    ping.send(GUEST, REMOTE, &REQUEST);
+    ping.world.forget();
+    for seq in [1, 2] {
+        ping.world.host.queue_reply(0, REMOTE, seq, &[0; 1_000]);
+    }
+    ping.event(0, READABLE);
+    assert_eq!(ping.world.down().len(), 1);
+    assert_eq!(
+        ping.world.moved(),
+        [("frames_down", 1), ("held_back", 1), ("ping_down", 1)]
+    );
+    ping.world.wait(1);
+    let flow = ping.world.net.parked.pop().unwrap();
+    ping.icmp.handle_ready(flow, &mut ping.world.ctx());
+    assert_eq!(ping.world.down().len(), 1);
+}

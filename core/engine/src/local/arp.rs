@@ -44,7 +44,7 @@ pub(super) fn handle<T: Transmit>(
     bytes[6..12].copy_from_slice(&net.config.our_mac.0);
     bytes[12..14].copy_from_slice(&u16::from(smol::EthernetProtocol::Arp).to_be_bytes());
     reply.emit(&mut ArpPacket::new_unchecked(&mut bytes[ETHERNET..]));
-    udp_emit::count(net, link.send(Offload::NONE, &bytes, &[]));
+    udp_emit::count(net, bytes.len(), link.send(Offload::NONE, &bytes, &[]));
 }
 
 fn answers(net: &Net, asker: Ipv4Addr, wanted: Ipv4Addr) -> bool {

@@ -153,7 +153,11 @@ fn write(
     let client_id = request.client_id.unwrap_or_default();
     // Each list takes the room that those before it leave.
     let mut room = LISTS_ROOM.saturating_sub(client_id.len());
-    let fqdn = net.config.fqdn.as_deref().and_then(|name| fqdn_option(name, room));
+    let fqdn = net
+        .config
+        .fqdn
+        .as_deref()
+        .and_then(|name| fqdn_option(name, room));
     room -= fqdn.as_ref().map_or(0, |fqdn| fqdn.len() + 2);
     let routes = classless_routes(own, &net.config.plan, room.saturating_sub(2));
     room -= if routes.is_empty() { 0 } else { routes.len() + 2 };
@@ -222,7 +226,10 @@ fn write(
 /// server would update the A record; there is none), two obsolete fields, the name. `None` if it is not a name, or has no
 /// room.
 fn fqdn_option(name: &str, room: usize) -> Option<ArrayVec<u8, OPTION_ROOM>> {
-    let name = domains::encode(&[name.to_owned()], room.saturating_sub(2 + 3).min(OPTION_ROOM - 3));
+    let name = domains::encode(
+        &[name.to_owned()],
+        room.saturating_sub(2 + 3).min(OPTION_ROOM - 3),
+    );
     let mut option = ArrayVec::new();
     option.extend([0b0101, 255, 255]);
     option.extend(name.iter().copied());
@@ -234,12 +241,17 @@ fn fqdn_option(name: &str, room: usize) -> Option<ArrayVec<u8, OPTION_ROOM>> {
 /// gateway outside of the client's subnet is preceded by a route to it on the link.
 fn classless_routes(own: &Ipv4Plan, plan: &AddressPlan, room: usize) -> ArrayVec<u8, OPTION_ROOM> {
     let is_near = |gateway: Ipv4Addr| own.address.contains(&gateway);
-    let default = own.default_route.then_some((Ipv4Net::default(), Some(own.gateway)));
-    let others = plan.routes.iter().filter_map(|route| match (route.destination, route.gateway) {
-        (IpNet::V4(net), Some(IpAddr::V4(gateway))) => Some((net, Some(gateway))),
-        (IpNet::V4(net), None) => Some((net, None)),
-        _ => None,
-    });
+    let default = own
+        .default_route
+        .then_some((Ipv4Net::default(), Some(own.gateway)));
+    let others = plan
+        .routes
+        .iter()
+        .filter_map(|route| match (route.destination, route.gateway) {
+            (IpNet::V4(net), Some(IpAddr::V4(gateway))) => Some((net, Some(gateway))),
+            (IpNet::V4(net), None) => Some((net, None)),
+            _ => None,
+        });
     let mut routes = others.clone().peekable();
     let mut option = ArrayVec::new();
     if routes.peek().is_none() && (!own.default_route || is_near(own.gateway)) {

@@ -79,6 +79,7 @@ impl Reply {
             destination: self.to,
         };
         let head = emit::ip(ether, ip, protocol, content.len());
-        udp_emit::count(net, link.send(Offload::NONE, head.bytes(), content))
+        let sent = link.send(Offload::NONE, head.bytes(), content);
+        udp_emit::count(net, head.bytes().len() + content.len(), sent)
     }
 }

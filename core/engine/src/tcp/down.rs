@@ -106,7 +106,10 @@ impl<S> Connection<S> {
             segmentation: Segmentation::Whole,
         };
         match ctx.link.send(offload, head.bytes(), &[]) {
-            Ok(()) => ctx.net.counters.frames_down += 1,
+            Ok(()) => {
+                ctx.net.counters.frames_down += 1;
+                ctx.net.throttle.sent_down(head.bytes().len());
+            }
             Err(refused) => {
                 ctx.net.counters.link_refused += 1;
                 if refused == TransmitError::Full {
@@ -359,7 +362,7 @@ impl<S> Connection<S> {
                 }
             }
             let seq = from + u32::try_from(sent).expect("within the window");
-            if let Err(error) = self.commit(id, &mut room, (seq, flags, take), ctx.net, ctx.now) {
+            if let Err(error) = self.commit(id, &mut room, (seq, flags, take), ctx.net) {
                 return Ok(match (sent, error) {
                     (0, TransmitError::Full) => Transmission::Full,
                     (0, TransmitError::Rejected) => Transmission::Rejected,
@@ -386,7 +389,6 @@ impl<S> Connection<S> {
         room: &mut impl Room,
         (seq, flags, len): (Seq, Flags, usize),
         net: &mut Net,
-        now: Instant,
     ) -> Result<(), TransmitError> {
         let had_ack = self.pending.ack;
         let head = self.head(net, seq, flags, None, len);
@@ -398,7 +400,7 @@ impl<S> Connection<S> {
         match committed {
             Ok(()) => {
                 net.counters.frames_down += 1;
-                net.throttle.sent_down(head.bytes().len() + len, now);
+                net.throttle.sent_down(head.bytes().len() + len);
             }
             Err(error) => {
                 net.counters.link_refused += 1;

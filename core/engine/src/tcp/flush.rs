@@ -41,7 +41,11 @@ impl<S> Connection<S> {
                 }
             }
             TcpState::Open => {
+                let is_answered = self.down.discard > 0;
                 self.flush_to_host(parts, ctx)?;
+                if let Some(queries) = &mut self.up.queries {
+                    queries.note_messages(is_answered, ctx.now);
+                }
                 self.discard(ctx.host)?;
                 self.update_window(id, ctx.host, ctx.net);
                 self.down.detect_loss();
@@ -82,10 +86,11 @@ impl<S> Connection<S> {
                     false => self.pending.readable,
                 };
                 self.down.arm_retry(unsent, ctx.now);
-                match self.down.recovery.retry {
-                    Some((at, _)) => Some(at),
-                    None => Some(self.idle_deadline()),
-                }
+                let at = match self.down.recovery.retry {
+                    Some((at, _)) => at,
+                    None => self.idle_deadline(),
+                };
+                Some(self.dns_deadline().map_or(at, |idle| idle.min(at)))
             }
         };
         if let Some(at) = at {

@@ -75,7 +75,8 @@ impl<S> Tcp<S> {
         let iss = self.first_seq(&key, ctx.now);
         let mut connection = Connection::new(key, TcpState::Connecting { give_up }, iss, ctx.now);
         connection.apply_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
-        connection.up.queries = is_to_forwarder(&key, ctx.net).then(Queries::default);
+        let is_dns = is_to_forwarder(&key, ctx.net);
+        connection.up.queries = is_dns.then(|| Queries::new(ctx.now));
         let (index, generation) = self.connections.vacant();
         let id = ctx.net.flow(Kind::Tcp, index, generation);
         ctx.net.counters.tcp_opened += 1;
@@ -93,6 +94,9 @@ impl<S> Tcp<S> {
                 }
                 connection.socket = Some(socket);
                 self.add(connection, ctx);
+                if is_dns {
+                    self.list_dns(id);
+                }
                 self.end_victim(victim, ctx);
                 match progress {
                     Connect::Done => self.established(index, ctx),
@@ -421,7 +425,7 @@ fn destination(
 }
 
 /// Returns true if a connection that the guest opens leads to the DNS forwarder.
-fn is_to_forwarder(key: &ConnectionKey, net: &Net) -> bool {
+pub(super) fn is_to_forwarder(key: &ConnectionKey, net: &Net) -> bool {
     net.config.plan.is_dns(key.remote.ip()) && key.remote.port() == DNS_PORT
 }
 

@@ -76,6 +76,7 @@ pub(super) fn send_stray<H, T: Transmit>(
     match ctx.link.send(offload, head.bytes(), &[]) {
         Ok(()) => {
             ctx.net.counters.frames_down += 1;
+            ctx.net.throttle.sent_down(head.bytes().len());
             Sending::Done
         }
         Err(error) => {

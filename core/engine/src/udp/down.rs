@@ -112,9 +112,6 @@ impl<S> Udp<S> {
             ctx.net.counters.udp_unsolicited += count as u64;
             return ReceiveStep::Took(received.len.max(LEAST_COST));
         };
-        ctx.net
-            .throttle
-            .sent_down(received.len + count * (ETHERNET + headers), ctx.now);
         let meta = received.meta;
         let stride = match received.stride {
             0 => received.len,
@@ -135,6 +132,9 @@ impl<S> Udp<S> {
                 Ok(()) => {
                     counters.frames_down += 1;
                     counters.udp_down += count as u64;
+                    ctx.net
+                        .throttle
+                        .sent_down(received.len + count * (ETHERNET + headers));
                 }
                 Err(_) => counters.link_refused += 1,
             }

@@ -336,9 +336,9 @@ enum Routing {
 /// The state of an endpoint's socket for one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketState {
-    /// It is connected to the peer.
+    /// The socket is connected to the peer.
     Connected,
-    /// It is not, so each send names the peer's address.
+    /// The socket is not connected, so that each send contains the peer's address.
     Unconnected,
 }
 

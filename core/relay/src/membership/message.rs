@@ -8,8 +8,13 @@ use pontoon_wire::checksum::Sum;
 /// A parsed IGMP or MLD message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Group records of a host's report or leave message.
-    Reports(Vec<Record>),
+    /// A host's report or leave message.
+    Reports {
+        /// Source address of the report: the host's.
+        from: IpAddr,
+        /// Group records.
+        records: Vec<Record>,
+    },
     /// A query that another router has sent.
     Query {
         /// Source address of the query: the other router's.
@@ -197,7 +202,12 @@ fn igmp(packet: &[u8]) -> Option<Message> {
     }
     let from = IpAddr::V4(Ipv4Addr::from(array(header, 12)?));
     let group = IpAddr::V4(Ipv4Addr::from(array(message, 4)?));
-    let one = |change| Some(Message::Reports(vec![Record { group, change }]));
+    let one = |change| {
+        Some(Message::Reports {
+            from,
+            records: vec![Record { group, change }],
+        })
+    };
     match message[0] {
         IGMP_QUERY => {
             let group = Some(group).filter(|group| !group.is_unspecified());
@@ -214,7 +224,7 @@ fn igmp(packet: &[u8]) -> Option<Message> {
         }
         IGMP_REPORT_1 | IGMP_REPORT_2 => one(SourceChange::Any),
         IGMP_LEAVE => one(LEAVE),
-        IGMP_REPORT_3 => records(message, V4),
+        IGMP_REPORT_3 => records(message, from, V4),
         _ => None,
     }
 }
@@ -242,10 +252,15 @@ fn mld(packet: &[u8]) -> Option<Message> {
         return None;
     }
     if *message.first()? == MLD_REPORT_2 {
-        return records(message, V6);
+        return records(message, from, V6);
     }
     let group = v6(message, 8)?;
-    let one = |change| Some(Message::Reports(vec![Record { group, change }]));
+    let one = |change| {
+        Some(Message::Reports {
+            from,
+            records: vec![Record { group, change }],
+        })
+    };
     match message[0] {
         MLD_QUERY => {
             let group = Some(group).filter(|group| !group.is_unspecified());
@@ -267,7 +282,7 @@ fn mld(packet: &[u8]) -> Option<Message> {
 
 /// Parses group records (RFC 3376 section 4.2.4, RFC 3810 section 5.2.5), whose layout is the same in IGMP and MLD:
 /// type, number of words of auxiliary data, number of sources, group, sources, auxiliary data.
-fn records(message: &[u8], bytes: usize) -> Option<Message> {
+fn records(message: &[u8], from: IpAddr, bytes: usize) -> Option<Message> {
     let count = count(message.get(6..8)?);
     let mut rest = message.get(8..)?;
     let mut records = Vec::new();
@@ -293,7 +308,7 @@ fn records(message: &[u8], bytes: usize) -> Option<Message> {
         };
         records.push(Record { group, change });
     }
-    Some(Message::Reports(records))
+    Some(Message::Reports { from, records })
 }
 
 fn addresses(bytes: &[u8], count: usize, each: usize) -> Option<Vec<IpAddr>> {

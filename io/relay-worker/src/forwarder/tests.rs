@@ -8,7 +8,7 @@ use pontoon_sys::{Family, udp};
 use super::*;
 use crate::input::SocketInput;
 
-/// A forwarder on the loopback interface that sends what arrives at its port to two receivers.
+/// Forwarder on the loopback interface that sends the datagrams to its port to two receivers.
 struct World {
     forwarder: Forwarder,
     input: PacketInput,
@@ -49,7 +49,7 @@ fn world() -> World {
 }
 
 impl World {
-    /// A rule for this port, with both outputs.
+    /// Returns a rule for the forwarder's port, with both outputs.
     fn entry(&self, row: u32) -> RuleEntry {
         let port = self.client.peer_addr().unwrap().port();
         let [a, b] = [0, 1].map(|index: usize| self.receivers[index].local_addr().unwrap());
@@ -171,7 +171,7 @@ fn counts_expired_ttl() {
     world.client.send(b"one").unwrap();
     world.forward_batch();
     assert_eq!((world.output(0).expired, world.output(0).sent), (1, 0));
-    // The other output sets the TTL.
+    // The other output has `ttl 1`, which replaces the TTL of the datagram.
     assert_eq!((world.output(1).expired, world.output(1).sent), (0, 1));
 }
 

@@ -1,4 +1,4 @@
-//! Receives multicast datagrams from a packet ring (packet(7)).
+//! Input from a packet ring (packet(7)), which receives multicast datagrams.
 
 use std::io;
 use std::ops::Range;
@@ -11,15 +11,15 @@ use pontoon_wire::vnet::{self, Segmentation};
 
 use super::{DropReason, Location, RxPacket};
 
-/// A packet ring, and buffers for packets that are longer than its slots.
+/// Packet ring, and buffers for packets that are longer than its slots.
 #[derive(Debug)]
 pub(crate) struct RingInput {
     socket: OwnedFd,
     ring: Ring,
-    /// The position in the ring is the kernel's. It is not known yet if a predecessor of this process may have exited before it
-    /// stored its position.
+    /// True if the worker's position in the ring is known to be the kernel's. It is not if a predecessor of this process
+    /// may have exited before it stored its position.
     position_known: bool,
-    /// Slots of this batch.
+    /// Number of slots in the current batch.
     taken: u32,
     long: LongPackets,
 }
@@ -28,26 +28,26 @@ pub(crate) struct RingInput {
 #[derive(Debug, Default)]
 struct LongPackets {
     buffers: Vec<Vec<u8>>,
-    /// Range of each packet of this batch in its buffer.
+    /// Range of each packet of the current batch in its buffer.
     ranges: Vec<Range<usize>>,
-    /// Bytes of a packet in the next buffer that belongs to a later slot.
+    /// Length of a packet in the next buffer that belongs to a later slot, if there is one.
     held: Option<usize>,
 }
 
-/// Limit on the packets longer than a slot in a batch.
+/// Limit on the packets longer than a slot in one batch.
 const MAX_LONG: usize = 64;
 
-/// Bytes of the longest packet with all headers, with room to spare.
+/// Size of a buffer in bytes: more than the longest packet with all headers.
 const LONG_BYTES: usize = (64 << 10) + 512;
 
 /// Limit on the slots of a batch: a burst of each of 16 flows.
 const MAX_BATCH: u32 = 1024;
 
-/// Packets from which on waiting for more makes bursts no longer.
+/// Number of packets in a batch from which on waiting for more does not lengthen bursts.
 pub(super) const FULL_BATCH: u64 = 512;
 
 impl RingInput {
-    /// `position`: the approximate position of a predecessor, if there was one.
+    /// Maps the ring of `socket`. `position` is the approximate position of a predecessor, if there was one.
     pub(crate) fn new(socket: OwnedFd, size: Size, position: Option<u32>) -> io::Result<Self> {
         let ring = Ring::map(&socket, size, position.unwrap_or_default())?;
         Ok(Self {
@@ -112,11 +112,11 @@ impl AsFd for RingInput {
     }
 }
 
-/// Parses a packet. Returns the datagram, and the bytes of each if the packet holds several.
+/// Parses a packet. Returns the datagram, and the size in bytes of each datagram if the packet holds several.
 fn read(header: &[u8], packet: &[u8]) -> Result<(Datagram, Option<usize>), DropReason> {
     let malformed = DropReason::Refused(pontoon_relay::datagram::DatagramError::Malformed);
     let offload = vnet::offload(header).map_err(|_| malformed)?;
-    // With either flag the packet was sent by this machine, or a device has verified it.
+    // If either flag is set, this host has sent the packet or a device has verified its checksum.
     let trust = match header.first() {
         Some(flags) if flags & (NEEDS_CSUM | DATA_VALID) != 0 => ChecksumState::Verified,
         _ => ChecksumState::Unverified,
@@ -160,7 +160,8 @@ impl LongPackets {
         let begin = taken.checked_sub(len).filter(|begin| *begin >= VNET_HDR_LEN);
         let is_ours = begin.is_some_and(|begin| buffer.get(begin..begin + head.len()) == Some(head));
         let Some(begin) = begin.filter(|_| is_ours) else {
-            // A predecessor has exited after it received a packet and before it released the slot; this packet is a later slot's.
+            // A predecessor has exited after it received a packet and before it released the slot; the received packet
+            // belongs to a later slot.
             self.held = Some(taken);
             return None;
         };
@@ -178,7 +179,7 @@ impl LongPackets {
 
     fn release(&mut self) {
         if self.held.is_some() {
-            // The packet that is held lies in the next buffer, which becomes the first.
+            // The packet that is held is in the next buffer, which becomes the first.
             let last = self.ranges.len();
             self.buffers.swap(0, last);
         }
@@ -190,10 +191,11 @@ impl LongPackets {
 mod tests {
     use super::*;
 
-    /// Of a coalesced packet that is cut only the first bytes are in the ring.
+    /// Of a truncated packet of several coalesced datagrams, only the first bytes are in the ring.
     #[test]
     fn counts_datagrams_of_a_truncated_packet() {
-        // struct virtio_net_hdr: flags, type (5: UDP), bytes of headers, of each datagram, offset of the checksum.
+        // The fields of struct virtio_net_hdr are: flags, type (5: UDP), length of the headers, size of each datagram,
+        // offset of the checksum.
         let header = |size: u16| {
             let [low, high] = size.to_le_bytes();
             [NEEDS_CSUM, 5, 42, 0, low, high, 20, 0, 6, 0]

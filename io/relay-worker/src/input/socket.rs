@@ -1,4 +1,4 @@
-//! Input from a UDP socket, without CAP_NET_RAW.
+//! Input from a UDP socket, which does not need CAP_NET_RAW.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -10,23 +10,23 @@ use vm_memory::VolatileSlice;
 
 use super::{DropReason, Location, RxPacket};
 
-/// A UDP socket that is bound to a port. One receive can return several datagrams of one flow (`UDP_GRO`).
+/// UDP socket that is bound to a port. One receive can return several datagrams of one flow (`UDP_GRO`).
 #[derive(Debug)]
 pub(crate) struct SocketInput {
     socket: OwnedFd,
     port: u16,
     buffers: Vec<Vec<u8>>,
-    /// Bytes in each buffer of this batch.
+    /// Number of received bytes in each buffer of the current batch.
     lengths: Vec<usize>,
 }
 
 /// Limit on the receives of a batch.
 const MAX_BATCH: usize = 64;
 
-/// A full batch.
+/// Number of packets in a batch from which on waiting for more is of no use.
 pub(super) const FULL_BATCH: u64 = MAX_BATCH as u64;
 
-/// Bytes of the longest result of a receive.
+/// Limit on the bytes of one receive.
 const BYTES: usize = 64 << 10;
 
 impl SocketInput {

@@ -1,26 +1,27 @@
-//! As much of pcapng (draft-ietf-opsawg-pcapng) as one section with one interface takes, in little endian.
+//! Encoder of a pcapng file (draft-ietf-opsawg-pcapng) with one section and one interface, in little-endian order.
 
 use std::time::SystemTime;
 
 use pontoon_link::capturing::Way;
 
-/// The counts of an interface between two times: an Interface Statistics Block.
+/// Counts of the interface between two times: an Interface Statistics Block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Statistics {
     pub(crate) begin: SystemTime,
     pub(crate) end: SystemTime,
-    /// Frames that passed.
+    /// Number of frames that passed the interface.
     pub(crate) received: u64,
-    /// Those of them that are not in the file.
+    /// Number of those frames that are not in the file.
     pub(crate) dropped: u64,
 }
 
-/// Appends the first blocks of a file: a section header and the description of an Ethernet interface.
+/// Appends the first blocks of a file: a section header and the description of an Ethernet interface. `snap` is the limit
+/// on the captured bytes of a frame.
 pub(crate) fn begin(to: &mut Vec<u8>, snap: u32) {
     block(to, SECTION_HEADER, |to| {
         to.extend(0x1a2b_3c4d_u32.to_le_bytes());
         to.extend([1_u16, 0].map(u16::to_le_bytes).concat());
-        // The section's length, which is not known in advance.
+        // The section's length is -1, because it is not known in advance.
         to.extend((-1_i64).to_le_bytes());
         let application = concat!("pontoon ", env!("CARGO_PKG_VERSION"));
         option(to, SHB_USERAPPL, application.as_bytes());
@@ -30,13 +31,13 @@ pub(crate) fn begin(to: &mut Vec<u8>, snap: u32) {
         to.extend([LINKTYPE_ETHERNET, 0].map(u16::to_le_bytes).concat());
         to.extend(snap.to_le_bytes());
         option(to, IF_NAME, b"guest");
-        // 10^-9 seconds.
+        // Timestamps are in units of 10^-9 seconds.
         option(to, IF_TSRESOL, &[9]);
         option(to, END_OF_OPTIONS, &[]);
     });
 }
 
-/// Appends a frame of `len` bytes, of which `bytes` were kept.
+/// Appends a frame of `len` bytes, of which `bytes` were captured: an Enhanced Packet Block.
 pub(crate) fn frame(to: &mut Vec<u8>, at: SystemTime, way: Way, bytes: &[u8], len: u32) {
     block(to, ENHANCED_PACKET, |to| {
         to.extend(INTERFACE.to_le_bytes());
@@ -50,7 +51,7 @@ pub(crate) fn frame(to: &mut Vec<u8>, at: SystemTime, way: Way, bytes: &[u8], le
     });
 }
 
-/// Appends what an interface saw.
+/// Appends an Interface Statistics Block.
 pub(crate) fn statistics(to: &mut Vec<u8>, seen: Statistics) {
     block(to, INTERFACE_STATISTICS, |to| {
         to.extend(INTERFACE.to_le_bytes());
@@ -63,10 +64,10 @@ pub(crate) fn statistics(to: &mut Vec<u8>, seen: Statistics) {
     });
 }
 
-/// Bytes of [`statistics`].
+/// Length in bytes of the block that [`statistics`] appends.
 pub(crate) const STATISTICS_LEN: u64 = 12 + 12 + 4 * 12 + 4;
 
-/// Bytes of [`frame`] beside what was kept of the frame, and at most 3 that follow that.
+/// Length in bytes of the block that [`frame`] appends, without the captured bytes and their padding of at most 3 bytes.
 pub(crate) const FRAME_OVERHEAD: u64 = 12 + 20 + 8 + 4;
 
 fn block(to: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
@@ -74,7 +75,7 @@ fn block(to: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     to.extend(kind.to_le_bytes());
     to.extend([0; 4]);
     body(to);
-    // Once at either end, itself included.
+    // The length of a block is at both of its ends, and includes both.
     let len = u32::try_from(to.len() - begin + 4)
         .unwrap_or(u32::MAX)
         .to_le_bytes();
@@ -82,7 +83,7 @@ fn block(to: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     to.extend(len);
 }
 
-/// `value` is short.
+/// Appends an option, whose value must be shorter than 64 KiB.
 fn option(to: &mut Vec<u8>, code: u16, value: &[u8]) {
     let len = u16::try_from(value.len()).unwrap_or(u16::MAX);
     to.extend([code, len].map(u16::to_le_bytes).concat());
@@ -90,12 +91,12 @@ fn option(to: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(to);
 }
 
-/// Pads to a multiple of 4 bytes, at which each block begins.
+/// Pads to a multiple of 4 bytes, at which the next field or block begins.
 fn pad(to: &mut Vec<u8>) {
     to.resize(to.len().next_multiple_of(4), 0);
 }
 
-/// Nanoseconds since 1970: the high word, then the low one.
+/// Returns the nanoseconds since 1970: the high 32-bit word, then the low one.
 fn timestamp(at: SystemTime) -> [u8; 8] {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let nanoseconds = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
@@ -103,7 +104,7 @@ fn timestamp(at: SystemTime) -> [u8; 8] {
     [e, f, g, h, a, b, c, d]
 }
 
-/// The only one.
+/// Index of the only interface.
 const INTERFACE: u32 = 0;
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
@@ -156,7 +157,7 @@ mod tests {
         assert_eq!(kinds, [SECTION_HEADER, 1, 6, 6, 6, 6, 6, 6, 5]);
         assert_eq!(begun % 4, 0);
         let (_, third) = blocks[5];
-        // Interface, time, lengths, the frame and its padding, flags, end.
+        // The fields are: interface, time, lengths, the frame and its padding, flags, end.
         let nanoseconds = 5_000_000_007_u64;
         let high = (nanoseconds >> 32) as u32;
         let low = nanoseconds as u32;

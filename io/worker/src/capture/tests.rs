@@ -12,13 +12,13 @@ use super::*;
 use crate::messages::SupervisorChannel;
 use crate::stats::StatsTable;
 
-/// Limit on the time until a report.
+/// Limit on the wait for a report.
 const TIMEOUT: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
 };
 
-/// Kind and body of each block, whose lengths must agree.
+/// Returns type and body of each block of a pcapng file; checks that both lengths of a block are equal.
 pub(super) fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
     let word = |bytes: &[u8]| u32::from_le_bytes(bytes[..4].try_into().unwrap());
     let mut blocks = Vec::new();
@@ -32,7 +32,7 @@ pub(super) fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
     blocks
 }
 
-/// A capture_control, and the supervisor's end of its channel.
+/// Control of captures under test, and the supervisor's end of its channel.
 struct Scene {
     capture_control: CaptureControl,
     table: StatsTable,
@@ -77,13 +77,13 @@ impl Scene {
             .apply(CaptureCommand::Start(start), &self.reports)
     }
 
-    /// A capture that runs, and whose writer is in a write until the sender is dropped.
+    /// Starts a capture whose writer blocks in a write until the returned sender is dropped.
     fn hang(&self, number: u64) -> mpsc::Sender<()> {
         let (sender, receiver) = mpsc::channel::<()>();
         let writer = thread::spawn(move || {
             let _ = receiver.recv_timeout(Duration::from_secs(5));
         });
-        self.capture_control.lock().running = Some(Running {
+        self.capture_control.lock().running = Some(RunningCapture {
             number,
             capture_queue: Arc::new(CaptureQueue::new(96)),
             writer,
@@ -91,7 +91,7 @@ impl Scene {
         sender
     }
 
-    /// Waits for the report of a capture.
+    /// Waits for the report of the end of a capture.
     fn captured(&mut self) -> CaptureResult {
         poll(
             &mut [PollFd::new(&self.supervisor, PollFlags::IN)],
@@ -104,7 +104,8 @@ impl Scene {
         }
     }
 
-    /// Waits for the capture's report. Returns it and the number of blocks in the file: statistics, frames.
+    /// Waits for the report of the end of a capture. Returns it and the numbers of statistics blocks and frames in the
+    /// file.
     fn end(&mut self) -> (CaptureResult, usize, usize) {
         let captured = self.captured();
         let mut bytes = Vec::new();
@@ -155,7 +156,7 @@ fn workers_share_the_queue_of_the_running_capture() {
     let scene = Scene::new();
     let capture_queue = scene.start(None, None);
     assert!(Arc::ptr_eq(&capture_queue, &scene.start(None, None)));
-    // Of one that is over, there is none.
+    // A capture that has ended has no queue.
     assert!(
         scene
             .capture_control
@@ -204,7 +205,7 @@ fn capture_ends_when_its_file_cannot_be_written() {
     assert!(captured.why.starts_with("cannot write: "), "{captured:?}");
 }
 
-/// A thread that writes nothing represents a writer whose file system hangs.
+/// A thread that writes nothing stands for a writer whose file system blocks.
 #[test]
 fn a_writer_that_hangs_delays_no_other_capture() {
     let mut scene = Scene::new();
@@ -219,7 +220,7 @@ fn a_writer_that_hangs_delays_no_other_capture() {
     let (captured, ..) = scene.end();
     assert_eq!((captured.number, captured.frames), (2, 10));
 
-    // So many may hang, and no more.
+    // As many captures may block as the limit permits, and no more.
     for number in 3..=4 {
         scene.capture_control.lock().stop();
         hanging.push(scene.hang(number));

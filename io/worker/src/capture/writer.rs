@@ -1,6 +1,6 @@
-//! The thread that writes a capture's file.
+//! Thread that writes the file of a capture.
 //!
-//! The engine may crash within a write. The file's offset, which the supervisor shares, is the end of the last complete
+//! The engine may crash during a write. The file's offset, which the supervisor shares, is always the end of a complete
 //! block, where the next engine continues.
 
 use std::fs::File;
@@ -17,15 +17,16 @@ use super::pcapng::{self, Statistics};
 use crate::messages::{CaptureResult, CaptureStart, EngineChannel, Report};
 use crate::stats::{ProcessCounters, ProcessRow};
 
-/// The interval of looking for frames, and so the longest delay of the file.
+/// Interval at which the writer takes frames from the queue, and thus the maximum delay of the file.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// Bytes of one write, about.
+/// Approximate size of one write in bytes.
 const CHUNK: usize = 256 << 10;
 
-/// The number of attempts to report the end of the capture.
+/// Number of attempts to report the end of the capture.
 const ATTEMPTS: u32 = 100;
 
+/// State of the thread that writes the file of a capture.
 pub(super) struct Writer {
     number: u64,
     snap: u32,
@@ -38,15 +39,15 @@ pub(super) struct Writer {
     process_stats: ProcessRow,
     /// Frames and drops that are in `process_stats` already.
     counted: [u64; 2],
-    /// Not yet written.
+    /// Encoded blocks that have not been written yet.
     buffer: Vec<u8>,
-    /// Frames among that.
+    /// Number of frames in `buffer`.
     buffered: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     bytes: u64,
 }
 
-/// The reason for which a capture ends.
+/// Reason for which a capture ends.
 #[derive(Debug, thiserror::Error)]
 enum CaptureEnd {
     #[error("it was stopped")]
@@ -84,7 +85,7 @@ impl Writer {
         }
     }
 
-    /// Writes until the capture ends, and reports the result.
+    /// Writes frames until the capture ends, and reports the result.
     pub(super) fn run(mut self) {
         let mut end = self.follow();
         self.capture_queue.close();
@@ -117,7 +118,8 @@ impl Writer {
             return CaptureEnd::Size;
         }
         loop {
-            // Read before the queue is emptied: records that were put into it before it was closed are not left behind.
+            // The flag is read before the queue is emptied, so that frames that were added before the queue was closed are
+            // written.
             let closed = self.capture_queue.is_closed();
             while self.buffer.len() < CHUNK
                 && let Some(record) = self.capture_queue.take()
@@ -194,7 +196,7 @@ impl Writer {
     }
 }
 
-/// Sends a report to the supervisor. If its socket has no room, this is tried again for a while.
+/// Sends a report to the supervisor. While the socket has no room, the send is tried again, up to [`ATTEMPTS`] times.
 pub(super) fn send_report(reports: &EngineChannel, report: &Report) {
     for _ in 0..ATTEMPTS {
         match reports.try_send(report) {

@@ -1,4 +1,4 @@
-//! The directory of the mesh: the worker that owns each flow.
+//! Directory of the mesh, which has the worker that owns each flow.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
@@ -8,13 +8,15 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use pontoon_engine::WorkerId;
 use pontoon_engine::siblings::FlowKey;
 
-/// Locks that the keys are spread over: many times as many as workers, so that two seldom meet.
+/// Number of separately locked parts of the directory: many times the number of workers, so that two workers seldom contend
+/// for a lock.
 const SHARDS: usize = 64;
 
 type Owners = HashMap<FlowKey, WorkerId, RandomState>;
 
-/// Owners of flows. Its hashes are keyed (SipHash), as the guest chooses what is hashed. It holds no more than there are
-/// flows: a key is claimed by the worker that opens a flow, within the limit, and released when the flow ends.
+/// Directory of flow owners. Its hashes are keyed (SipHash), because the guest chooses the keys. Its size is limited by the
+/// number of flows: a key is claimed by the worker that opens a flow, within the limit on flows, and released when the flow
+/// ends.
 #[derive(Debug)]
 pub(super) struct Directory {
     shards: Box<[RwLock<Owners>]>,
@@ -35,10 +37,10 @@ impl Directory {
         self.read(key).get(key).copied()
     }
 
-    /// Enters the key. If another worker owns it, that worker is the error.
+    /// Makes `worker` the owner of the flow `key`. If another worker owns it, that worker is the error.
     pub(super) fn claim(&self, key: &FlowKey, worker: WorkerId) -> Result<(), WorkerId> {
         match self.write(key).entry(*key) {
-            // Its own: left by a handler that panicked before the flow had a slot.
+            // The key was left by a handler of the same worker that panicked before the flow had a slot.
             Entry::Occupied(entry) if *entry.get() == worker => Ok(()),
             Entry::Occupied(entry) => Err(*entry.get()),
             Entry::Vacant(entry) => {
@@ -48,12 +50,12 @@ impl Directory {
         }
     }
 
-    /// Makes a flow the worker's, even if another worker has it.
+    /// Makes `worker` the owner of the flow `key`, even if another worker owns it.
     pub(super) fn seize(&self, key: &FlowKey, worker: WorkerId) {
         self.write(key).insert(*key, worker);
     }
 
-    /// Takes the key out, where it is that worker's.
+    /// Removes the flow `key`, if `worker` owns it.
     pub(super) fn release(&self, key: &FlowKey, worker: WorkerId) {
         if let Entry::Occupied(entry) = self.write(key).entry(*key)
             && *entry.get() == worker
@@ -62,13 +64,13 @@ impl Directory {
         }
     }
 
-    /// A worker for `key`: the same one every time, and not one that the guest can choose.
+    /// Returns a worker that depends only on `key`, by a hash that the guest cannot predict.
     pub(super) fn spread(&self, key: &impl Hash) -> WorkerId {
         let place = self.secret.hash_one(key) % u64::from(self.workers);
         WorkerId(u8::try_from(place).expect("less than the number of workers, which fits"))
     }
 
-    // A thread that panics ends the engine, and leaves the map as whole as any other call does.
+    // A poisoned lock is used: a thread that panics ends the engine, and leaves the map consistent.
     fn read(&self, key: &FlowKey) -> RwLockReadGuard<'_, Owners> {
         self.shard(key).read().unwrap_or_else(PoisonError::into_inner)
     }

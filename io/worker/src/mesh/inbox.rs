@@ -1,4 +1,4 @@
-//! The inbox of a worker: frames of its flows and the supervisor's updates, both put by other workers.
+//! Inbox of a worker: frames of its flows and the supervisor's updates, which other workers put into it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,32 +17,34 @@ use vm_memory::VolatileSlice;
 
 use crate::Update;
 
-/// Frames that may wait. With the longest ones that is 16 MiB; what is more is lost, as on a link that is full.
+/// Limit on the frames in an inbox; with the longest frames they have 16 MiB. Further frames are lost, as on a link that is
+/// full.
 pub(super) const ROOM: usize = 256;
 
-/// Frames of one burst, as from the link.
+/// Limit on the frames that are taken from an inbox at once, which is that of the link.
 const BURST: usize = pontoon_link::BURST;
 
-/// One worker's inbox.
+/// Inbox of one worker.
 #[derive(Debug)]
 pub(super) struct Inbox {
     frames: ArrayQueue<Box<QueuedFrame>>,
-    /// Frames that were taken, whose buffers are reused: nothing is allocated once there are as many as ever wait.
+    /// Buffers of frames that were taken, for reuse: nothing is allocated once there are as many buffers as frames that are
+    /// queued at the same time.
     spare: ArrayQueue<Box<QueuedFrame>>,
-    /// One of each kind at most, but for events.
+    /// Updates of the supervisor; for each kind that is a state, only the latest.
     updates: Mutex<Vec<Update>>,
     event: OwnedFd,
-    /// The eventfd was written since the last [`Self::receive`].
+    /// True if the eventfd was written since the last [`Self::receive`].
     signalled: AtomicBool,
 }
 
-/// A copy of a frame.
+/// Copy of a frame in an inbox.
 #[derive(Debug)]
 struct QueuedFrame {
     offload: Offload,
     reassembled: bool,
     head: ArrayVec<u8, HEAD>,
-    /// The frame; behind it, bytes of longer frames that used the buffer before.
+    /// Bytes of the frame; after them, bytes of longer frames that used the buffer before.
     bytes: Vec<u8>,
     len: usize,
 }
@@ -62,7 +64,7 @@ impl Inbox {
         self.event.as_fd()
     }
 
-    /// Adds a copy of `frame`.
+    /// Adds a copy of `frame`, or drops the frame if the inbox is full.
     pub(super) fn put(&self, frame: &Frame<'_>, reassembled: bool) -> HandOver {
         if self.frames.is_full() {
             return HandOver::Dropped;
@@ -81,7 +83,7 @@ impl Inbox {
         }
     }
 
-    /// Puts an update in, in the place of an earlier one that it replaces.
+    /// Adds an update of the supervisor, and removes an earlier one that it replaces.
     pub(super) fn put_update(&self, update: Update) {
         let mut updates = self.lock();
         updates.retain(|earlier| !update.replaces(earlier));
@@ -90,19 +92,19 @@ impl Inbox {
         self.signal();
     }
 
-    /// Notifies the worker, once for all entries that it has not yet taken.
+    /// Notifies the worker, once for all entries that it has not taken yet.
     pub(super) fn signal(&self) {
         // The owner clears the mark before it reads the queue. If the owner clears it first, this call finds the mark clear
-        // and writes to the eventfd. If this call sets it first, the owner's later read finds the entries that were put in
+        // and writes to the eventfd. If this call sets it first, the owner's later read finds the entries that were added
         // before, by the order of the two exchanges.
         if !self.signalled.swap(true, Ordering::AcqRel) {
-            // It fails only where the count is at its end, which 2^64 calls do not reach. The count is never
-            // read: each write is an edge.
+            // A write fails only if the eventfd's count is at its maximum, which 2^64 calls do not reach. The count is
+            // never read: each write causes an edge.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Hands up to a burst of frames to `sink`: how many, and whether there may be more.
+    /// Passes up to a burst of frames to `sink`; returns their number, and true if there may be more.
     pub(super) fn receive(&self, sink: impl FnOnce(&[Handed<'_>])) -> (usize, bool) {
         self.signalled.swap(false, Ordering::AcqRel);
         let mut queued = ArrayVec::<Box<QueuedFrame>, BURST>::new();
@@ -143,7 +145,7 @@ impl Inbox {
         drop(frames);
         drop(wholes);
         for copy in queued {
-            // If the queue of spare frames is full, this one is freed.
+            // If the queue of spare buffers is full, this buffer is freed.
             let _ = self.spare.push(copy);
         }
         (count, count == BURST)

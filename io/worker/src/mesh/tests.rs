@@ -15,7 +15,7 @@ fn key(port: u16) -> FlowKey {
     FlowKey::Udp(([10, 0, 2, 15], port).into())
 }
 
-/// Lends `run` a frame of these bytes.
+/// Calls `run` with a frame of these bytes.
 fn with_frame<R>(bytes: &[u8], run: impl FnOnce(&Frame<'_>) -> R) -> R {
     let mut memory = bytes.to_vec();
     let parts = [VolatileSlice::from(&mut memory[..])];
@@ -31,7 +31,7 @@ fn send(from: &WorkerHandle, to: u8, bytes: &[u8]) -> HandOver {
     with_frame(bytes, |frame| from.hand_over(WorkerId(to), frame, false))
 }
 
-/// Everything that is in the inbox, as bytes.
+/// Returns the bytes of all frames in the worker's inbox.
 fn drain(handle: &WorkerHandle) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     loop {
@@ -59,7 +59,7 @@ fn flow_key_has_one_owner() {
     assert_eq!(two.claim(&key(1)), Err(WorkerId(0)));
     assert_eq!(one.claim(&key(1)), Ok(()));
     assert_eq!(two.owner(&key(1)), Some(WorkerId(0)));
-    // What is not one's own is not one's own to release.
+    // A worker cannot release a key that another worker owns.
     two.release(&key(1));
     assert_eq!(two.owner(&key(1)), Some(WorkerId(0)));
     one.release(&key(1));
@@ -127,7 +127,7 @@ fn a_full_inbox_refuses_frames_and_keeps_its_content() {
     assert_eq!(send(&handles[0], 1, b"again"), HandOver::Queued);
 }
 
-/// A worker is notified once for several frames, and does not sleep while a frame waits.
+/// A worker is notified once for several frames, and does not sleep while a frame is in its inbox.
 #[test]
 fn frame_after_a_rung_bell_is_received() {
     const EACH: usize = 20_000;

@@ -1,4 +1,4 @@
-//! Captures that begin and end while the engine runs.
+//! Messages about captures that start and end while the engine runs.
 
 use std::time::Duration;
 
@@ -7,47 +7,47 @@ use serde::{Deserialize, Serialize};
 
 use super::MAX_TEXT;
 
-/// A command to start or stop a capture.
+/// Command to start or stop a capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CaptureCommand {
-    /// A capture begins. No other one is running.
+    /// Start a capture; no other capture is running.
     Start(CaptureStart),
-    /// The capture with this number ends.
+    /// Stop the capture with this number.
     Stop(u64),
 }
 
-/// A capture that begins.
+/// Parameters of a capture that is to be started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureStart {
-    /// Larger than that of every capture before.
+    /// Number of the capture, larger than those of all earlier captures.
     pub number: u64,
-    /// A file, which is written from its offset on.
+    /// File of the capture, which is written from its current offset on.
     pub file: Descriptor,
-    /// Bytes that are kept of a frame.
+    /// Limit on the bytes that are captured of each frame.
     pub snap: u32,
-    /// Limit on the bytes of the file.
+    /// Limit on the size of the file in bytes.
     pub size: Option<u64>,
-    /// Limit on the duration.
+    /// Limit on the duration of the capture.
     pub time: Option<Duration>,
 }
 
-/// The result of a capture.
+/// Result of a capture that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureResult {
-    /// The number of the capture.
+    /// Number of the capture.
     pub number: u64,
-    /// Frames in the file.
+    /// Number of frames in the file.
     pub frames: u64,
-    /// Frames that are missing in the file, because they arrived faster than they could be written.
+    /// Number of frames that are missing in the file because they arrived faster than they could be written.
     pub dropped: u64,
-    /// Bytes of the file that are complete.
+    /// Number of bytes in the file that are complete blocks.
     pub bytes: u64,
-    /// True if the capture ended with an error: an incomplete record may follow the complete bytes.
+    /// True if the capture ended with an error: an incomplete block may follow the complete bytes.
     pub failed: bool,
-    /// The reason for the end, in a few words.
+    /// Reason for the end, in a few words.
     pub why: String,
 }
 

@@ -10,25 +10,25 @@ use pontoon_ipc::text;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A request for a page of a worker's flows.
+/// Request for a page of a worker's flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowPageRequest {
-    /// The number of the request.
+    /// Number of the request, which the reply repeats.
     pub number: u64,
-    /// The worker.
+    /// Index of the worker.
     pub worker: u8,
-    /// The position at which the page begins: 0, or the end of the page before.
+    /// Position at which the page begins: 0, or the end of the preceding page.
     pub from: u64,
 }
 
-/// A page of flows.
+/// Page of a worker's flows, in reply to [`FlowPageRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowPage {
-    /// The number of the request.
+    /// Number of the request.
     pub number: u64,
-    /// The flows.
+    /// Flows of the page, and the position of the next page.
     #[serde(with = "self")]
     pub page: Page,
 }
@@ -39,7 +39,7 @@ impl FlowPage {
     }
 }
 
-/// A page as it is serialized.
+/// Page of flows in its serialized form.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PageRecord {
@@ -47,7 +47,7 @@ struct PageRecord {
     flows: Vec<FlowRecord>,
 }
 
-/// A flow as it is serialized: without names of fields, so that the longest page fits into a message. The fields are id,
+/// Flow in its serialized form: without names of fields, so that the longest page fits into a message. The fields are id,
 /// protocol, both addresses, direction, phase, age in milliseconds, and bytes in both directions.
 #[derive(Serialize, Deserialize)]
 struct FlowRecord(
@@ -65,7 +65,7 @@ struct FlowRecord(
 #[derive(Serialize, Deserialize)]
 struct ProtocolField(#[serde(with = "ProtocolName")] EgressProtocol);
 
-/// The variants of [`EgressProtocol`], for serde.
+/// Variants of [`EgressProtocol`], for serde.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "EgressProtocol", rename_all = "snake_case")]
 enum ProtocolName {

@@ -1,5 +1,5 @@
-//! More of the host's addresses than one message has room for. They count once all of them are there: nothing that the host
-//! has is reachable in between.
+//! Lists of the host's addresses that do not fit into one message. A list is applied when it is complete, so that no
+//! address of the host is ever missing from the list in force.
 
 use ipnet::IpNet;
 use pontoon_ipc::text;
@@ -7,34 +7,34 @@ use serde::{Deserialize, Serialize};
 
 use super::MAX_LEN;
 
-/// Some of the host's addresses.
+/// Part of a list of the host's addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OwnedPart {
-    /// The number of addresses in the messages before.
+    /// Number of addresses in the preceding messages of the list.
     pub from: usize,
-    /// The number of addresses in all.
+    /// Number of addresses in the whole list.
     pub of: usize,
-    /// The addresses of this message.
+    /// Addresses in this message.
     #[serde(with = "text::list")]
     pub list: Vec<IpNet>,
 }
 
-/// Those that came so far.
+/// Addresses of an incomplete list that have been received.
 #[derive(Debug, Default)]
 pub struct OwnedParts(Vec<IpNet>);
 
-/// Bytes of the longest address, with quotes and comma.
+/// Length of the longest address in bytes, with quotes and comma.
 const LONGEST: usize = "__,ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255/128".len();
 
-/// Bytes for what comes before the addresses.
+/// Bytes of a message that precede the addresses.
 const HEAD: usize = 128;
 
 impl OwnedPart {
-    /// Addresses in one message.
+    /// Limit on the addresses in one message.
     pub(super) const MOST: usize = (MAX_LEN - HEAD) / LONGEST;
 
-    /// All of them, in turn.
+    /// Splits a list into parts, in order.
     pub(super) fn split(list: &[IpNet]) -> impl Iterator<Item = Self> {
         list.chunks(Self::MOST).enumerate().map(|(number, some)| Self {
             from: number * Self::MOST,
@@ -45,8 +45,8 @@ impl OwnedPart {
 }
 
 impl OwnedParts {
-    /// Adds some; all, with the last of them. Where the rest of a list was replaced before it was sent, the next one begins
-    /// anew.
+    /// Adds a part of a list; returns the whole list after the last part. If the sender has replaced a list before it was
+    /// sent completely, the first part of the next list discards the earlier parts.
     pub fn add(&mut self, some: OwnedPart) -> Option<Vec<IpNet>> {
         self.0.truncate(some.from);
         self.0.extend(some.list);

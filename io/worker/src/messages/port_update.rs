@@ -6,33 +6,33 @@ use pontoon_engine::config::{Protocol, Published};
 use pontoon_ipc::Descriptor;
 use serde::{Deserialize, Serialize};
 
-/// A change of a published port, which is identified by protocol and host address.
+/// Change of a published port, which is identified by its protocol and host address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum PortUpdate {
-    /// A new port, with its socket: listening (TCP) or bound (UDP), non-blocking. The descriptor is empty if the engine
-    /// process had no free number for it.
+    /// The port is new, with this socket: listening (TCP) or bound (UDP), non-blocking. The descriptor is empty if the
+    /// engine process had no free descriptor for it.
     Open(#[serde(with = "PublishedFields")] Published, Descriptor),
-    /// The port leads to another port of the guest from now on.
+    /// The port is published to another port of the guest from now on.
     Redirect(#[serde(with = "PublishedFields")] Published),
     /// The port is closed.
     Close(#[serde(with = "PublishedFields")] Published),
 }
 
-/// A published port that a worker could not open or redirect. It is part of the worker's
-/// reports until the port changes again.
+/// Published port that a worker could not open or redirect, with the reason. It is part of the worker's reports until the
+/// port changes again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortError {
-    /// The port.
+    /// Published port that was refused.
     #[serde(with = "PublishedFields")]
     pub port: Published,
-    /// The reason, in one line.
+    /// Reason for the refusal, in one line.
     pub why: String,
 }
 
 impl PortUpdate {
-    /// Returns the port that changes.
+    /// Returns the published port that changes.
     #[must_use]
     pub fn published(&self) -> Published {
         let (Self::Open(published, _) | Self::Redirect(published) | Self::Close(published)) = self;
@@ -55,13 +55,13 @@ impl PortUpdate {
 }
 
 impl PortError {
-    /// The greatest number in one message. If a message has as many, there may be more.
+    /// Limit on the errors in one report. If a report has as many, there may be more.
     pub const MOST: usize = 128;
 
-    /// Characters of a reason.
+    /// Limit on the characters of a reason.
     const MAX_WHY: usize = 100;
 
-    /// An error with a reason that is cut to [`Self::MAX_WHY`].
+    /// Creates an error, whose reason is truncated to [`Self::MAX_WHY`] characters.
     pub(crate) fn new(port: Published, why: &str) -> Self {
         Self {
             port,
@@ -74,7 +74,7 @@ impl PortError {
     }
 }
 
-/// The fields of [`Published`], for serde.
+/// Fields of [`Published`], for serde.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Published", deny_unknown_fields)]
 struct PublishedFields {
@@ -84,7 +84,7 @@ struct PublishedFields {
     guest_port: u16,
 }
 
-/// The variants of [`Protocol`], for serde.
+/// Variants of [`Protocol`], for serde.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Protocol", rename_all = "snake_case")]
 enum ProtocolName {

@@ -2,7 +2,7 @@ use super::*;
 
 const MICRO: u64 = 1000;
 
-/// A pacer, its clock in microseconds, and how long it has spun.
+/// Pacer with a simulated clock in microseconds, and the time for which it has spun.
 struct Clocked {
     pacer: Pacer,
     now: u64,
@@ -27,7 +27,7 @@ impl Clocked {
         }
     }
 
-    /// Waits of `micros` until spins after them pay again, or no longer.
+    /// Makes the pacer experience waits of `micros`, until spinning after them is worthwhile, or no longer is.
     fn get_used_to(&mut self, micros: u64) {
         for _ in 0..8 {
             self.turn(true);
@@ -35,8 +35,8 @@ impl Clocked {
         }
     }
 
-    /// A turn with work, then turns of a microsecond until the pacer sleeps or `next` microseconds have passed, when
-    /// there is work again. Returns true if it slept.
+    /// Simulates a turn with work, then turns of one microsecond without work until the pacer sleeps or `next` microseconds
+    /// have passed, when there is work again. Returns true if the pacer slept.
     fn work_again_after(&mut self, next: u64) -> bool {
         let end = self.now + next;
         let mut wait = self.turn(true);
@@ -102,7 +102,7 @@ fn idle_wake_ups_do_not_spin() {
 #[test]
 fn unsuccessful_spins_are_limited_in_each_period() {
     let mut clocked = Clocked::new(Pacing::Hybrid, 2.0);
-    // Work arrives alternately soon enough that spins pay off on average, and just after a spin has ended.
+    // Work arrives alternately so soon that spins are worthwhile on average, and just after a spin has ended.
     let (mut unsuccessful, mut slept) = (0, 0);
     while clocked.now < 1_000_000 {
         clocked.work_again_after(1);
@@ -111,7 +111,7 @@ fn unsuccessful_spins_are_limited_in_each_period() {
         unsuccessful += clocked.spun - before;
     }
     assert!(slept > 16_000, "{slept}: every one of them");
-    // A fifth, and the spin that passes the limit, in each of ten periods.
+    // The limit is a fifth of each of ten periods, plus the spin that exceeds it.
     assert!(
         (200_000..=200_000 + 10 * 50).contains(&unsuccessful),
         "{unsuccessful} us of a second"
@@ -143,7 +143,7 @@ fn long_waits_stop_spinning_and_short_waits_resume_it() {
     let mut clocked = Clocked::new(Pacing::Hybrid, 2.0);
     clocked.get_used_to(10_000);
     assert_eq!(clocked.turn(true), Wait::Sleep);
-    // Woken after 60 us: who looks around instead would have seen it within the window.
+    // The worker slept and was woken after 60 us; a worker that spun would have found the work within the window.
     clocked.now += 10_000;
     clocked.get_used_to(60);
     assert_eq!(clocked.turn(true), Wait::No);
@@ -154,7 +154,7 @@ fn wait_history_is_kept_for_each_side() {
     let mut pacer = Pacer::new(Pacing::Hybrid, Instant(0));
     let mut now = 0;
     let mut waits = Vec::new();
-    // A guest sends a hundred requests a second, and the host replies to each after 20 us.
+    // A guest sends a hundred requests per second, and the host replies to each after 20 us.
     for _ in 0..20 {
         waits.push((Side::Guest, pacer.worked(Side::Guest, Instant(now), Instant(now))));
         now += 20 * MICRO;

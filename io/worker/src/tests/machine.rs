@@ -1,4 +1,4 @@
-//! A whole machine: a namespace whose tap is joined to the link's queues by a driver at native speed.
+//! Test of a whole machine: a network namespace whose tap is connected to the link's queues by a driver at native speed.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use super::*;
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
-/// Bytes of a stream each way.
+/// Length in bytes of a stream in each direction.
 const LEN: usize = 32 << 20;
 
 #[test]
@@ -21,7 +21,7 @@ fn streams_pass_through_the_memory_of_a_machine() {
         "tests::machine::streams_pass_through_the_memory_of_a_machine",
         || {
             ip("link set lo up");
-            // All there is, and nothing but what a header has always had.
+            // The driver accepts all features that are offered, or only VIRTIO_F_VERSION_1.
             for features in [u64::MAX, 1 << 32] {
                 transfer(features);
             }
@@ -50,13 +50,13 @@ fn transfer(features: u64) {
     let guest = thread::spawn(move || guest(theirs, features, port));
     guest.join().unwrap();
     server.join().unwrap();
-    // The guest is gone, and no other can come.
+    // The guest has disconnected, and no other can connect.
     engine.join().unwrap().unwrap();
 }
 
-/// The machine, in a network namespace of its own.
+/// Runs the machine in a network namespace of its own.
 fn guest(socket: UnixStream, features: u64, port: u16) {
-    // SAFETY: this takes nothing but the network from the calling thread, and nothing at all from the others.
+    // SAFETY: unshare(2) with this flag changes only the network namespace of the calling thread.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
     let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), 1).unwrap();
     let mac = GUEST_MAC.0.map(|byte| format!("{byte:02x}")).join(":");
@@ -72,7 +72,7 @@ fn guest(socket: UnixStream, features: u64, port: u16) {
     let (machine, pairs) = Machine::connect(socket, &options).unwrap();
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        // In the same namespace, as its child.
+        // The client's thread is in the same namespace, because this thread starts it.
         let client = scope.spawn(|| {
             let _ends = Ends(&over);
             let mut server = TcpStream::connect((GATEWAY, port)).unwrap();
@@ -85,7 +85,7 @@ fn guest(socket: UnixStream, features: u64, port: u16) {
     });
 }
 
-/// Ends the carrying, also when the test has failed.
+/// Guard that stops the driver, also when the test has failed.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -94,7 +94,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// A stream's bytes.
+/// Returns the bytes of a stream.
 fn stream(seed: usize) -> Vec<u8> {
     (0..LEN)
         .map(|at| (at ^ at >> 8 ^ at >> 16).wrapping_mul(seed) as u8)
@@ -106,7 +106,7 @@ fn pour(to: &mut TcpStream, seed: usize) {
     to.write_all(&stream(seed)).unwrap();
 }
 
-/// Reads a stream to its end, which comes where it should.
+/// Reads a stream to its end, and checks its bytes and length.
 fn check(from: &mut TcpStream, seed: usize) {
     from.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut bytes = Vec::new();

@@ -56,7 +56,8 @@ impl<L: Link> Worker<L> {
         }));
     }
 
-    /// Sends a report. If the socket has no room the report is lost, and the supervisor's request times out.
+    /// Sends a report to the supervisor. If the socket has no room, the report is lost, and the supervisor's request times
+    /// out.
     pub(super) fn report(&self, report: &Report) {
         if let Err(error) = self.reports.try_send(report) {
             debug!("cannot send a report to the supervisor: {error}");
@@ -81,12 +82,12 @@ impl<L: Link> Worker<L> {
     }
 }
 
-/// Counters of one worker or the sum of several.
+/// Counters of one worker, or their sum over several workers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     engine: Counters,
     link: LinkCounters,
-    /// Flows at the end.
+    /// Number of flows at the end.
     flows: usize,
 }
 

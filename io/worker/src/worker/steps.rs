@@ -1,4 +1,4 @@
-//! The steps of a turn: input, then output.
+//! Steps of a worker's turn: input, then output.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use super::updates::ChannelState;
 use super::{LoopEnd, Worker};
 use crate::pacing::Side;
 
-/// Input and conditions that no further event reports, as their events are edge triggered.
+/// Inputs and conditions of a worker that no further event reports, because their events are edge triggered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PendingInput {
     pub(super) frames: bool,
@@ -20,22 +20,22 @@ pub(crate) struct PendingInput {
     pub(super) icmpv6: bool,
     pub(super) supervisor: bool,
     pub(super) inbox: bool,
-    /// The link had no room.
+    /// True if the link had no room for a frame.
     pub(super) room: bool,
-    /// [`Link::control`] has to be called.
+    /// True if [`Link::control`] has to be called.
     pub(super) control: bool,
-    /// The guest disconnected, for this reason.
+    /// Reason for which the guest has disconnected, if it has.
     pub(super) disconnected: Option<Disconnected>,
-    /// A capture starts or stops.
+    /// True if a capture starts or stops.
     pub(super) capture: bool,
 }
 
-/// The state of a raw ICMP socket after some of its packets were received.
+/// State of a raw ICMP socket after some of its packets were received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RawSocketState {
-    /// An event reports the next packet.
+    /// The socket is empty; an event reports the next packet.
     Drained,
-    /// There may be more packets, which no event reports.
+    /// The socket may have more packets, which no event reports.
     More,
 }
 
@@ -113,7 +113,7 @@ impl<L: Link> Worker<L> {
         Ok(None)
     }
 
-    /// Sends frames that waited for room in the link, then one quantum of each ready flow.
+    /// Sends frames for which the link had no room before, then one quantum of each ready flow.
     #[inline]
     pub(super) fn send_output(&mut self, pending: &mut PendingInput, now: Instant) {
         let mut link = self.link.transmitter();
@@ -126,7 +126,7 @@ impl<L: Link> Worker<L> {
         pending.note_full(self.link.take_full());
     }
 
-    /// Receives a burst of at most `most` frames.
+    /// Receives a burst of at most `most` frames from the link.
     fn receive_burst(&mut self, most: usize, stop_at: StopAt, now: Instant) -> ReceivedBurst {
         let Self {
             engine, host, link, ..
@@ -142,7 +142,7 @@ impl<L: Link> Worker<L> {
         burst
     }
 
-    /// Processes the events on the flows' sockets. Returns their number.
+    /// Handles the events on the host sockets of flows. Returns their number.
     pub(super) fn handle_sockets(&mut self, events: &Events, now: Instant) -> usize {
         let mut count = 0;
         for (flow, ready) in events.flows() {
@@ -168,8 +168,8 @@ impl<L: Link> Worker<L> {
         RawSocketState::More
     }
 
-    /// Processes frames and updates that other workers put into the inbox. Returns the number of frames, and true if there
-    /// may be more; `None` if another worker's loop has ended.
+    /// Processes the frames and updates that other workers put into the inbox. Returns the number of frames, and true if
+    /// there may be more; `None` if the loop of another worker has ended.
     fn receive_handed(&mut self, now: Instant) -> Option<(usize, bool)> {
         let Self {
             engine,
@@ -192,7 +192,7 @@ impl<L: Link> Worker<L> {
 }
 
 impl PendingInput {
-    /// Notes a full link, or a disconnected guest, after sending.
+    /// Records, after sending, that the link is full or the guest has disconnected.
     pub(super) fn note_full(&mut self, full: Result<bool, Disconnected>) {
         match full {
             Ok(full) => self.room |= full,
@@ -200,7 +200,7 @@ impl PendingInput {
         }
     }
 
-    /// Notes the events on the worker's own sources.
+    /// Records the events on the worker's own sources as pending input.
     pub(super) fn note_events(&mut self, events: &Events) {
         for (edge, ready) in events.edges() {
             match edge {

@@ -1,4 +1,4 @@
-//! The supervisor's messages to a worker.
+//! Handling of the supervisor's messages by a worker.
 
 use std::io;
 
@@ -11,10 +11,10 @@ use tracing::warn;
 use super::Worker;
 use crate::messages::{FlowPage, PortError, PortUpdate, Report, Update};
 
-/// The state of the supervisor's channel after its messages were received.
+/// State of the supervisor's channel after its messages were received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChannelState {
-    /// An event reports the next message.
+    /// The channel is empty; an event reports the next message.
     Drained,
     /// The supervisor has closed its end.
     Closed,
@@ -34,8 +34,8 @@ impl<L: Link> Worker<L> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(ChannelState::Drained),
                 Err(error) => return Err(error),
             };
-            // The other workers get a UDP port after this worker has its socket: their endpoints that the port replaces are
-            // closed then, and are not opened again.
+            // The update is forwarded afterwards: the other workers process a UDP port once this worker has its socket,
+            // close their endpoints that the port replaces, and do not open them again.
             let forwarded = self.handle.is_some().then(|| update.clone());
             self.apply(update, now);
             if let (Some(handle), Some(update)) = (&self.handle, forwarded) {
@@ -45,7 +45,7 @@ impl<L: Link> Worker<L> {
         Ok(ChannelState::Drained)
     }
 
-    /// Applies an update of the supervisor's.
+    /// Applies an update of the supervisor to this worker.
     pub(super) fn apply(&mut self, update: Update, now: Instant) {
         let Self {
             engine, host, link, ..
@@ -102,7 +102,7 @@ impl<L: Link> Worker<L> {
     /// Opens, redirects or closes a published port.
     ///
     /// # Errors
-    /// The reason, for the user.
+    /// The text has the reason, for the user.
     fn try_change(&mut self, port_update: PortUpdate, now: Instant) -> Result<(), String> {
         let Self {
             engine, host, link, ..
@@ -110,13 +110,13 @@ impl<L: Link> Worker<L> {
         let link = &mut link.transmitter();
         let published = port_update.published();
         if published.protocol == Protocol::Udp && engine.worker() != siblings::FIRST {
-            // The first worker has it, and with it the guest's endpoint.
+            // The first worker has the published UDP port, and with it the guest's endpoint.
             engine.yield_port(published, link, host, now);
             return Ok(());
         }
         let (place, stays) = match port_update {
             PortUpdate::Open(_, socket) => {
-                // Empty if this process was out of descriptors.
+                // The descriptor is empty if this process had no free one for it.
                 let socket = socket.into_inner().ok_or_else(|| Errno::MFILE.to_string())?;
                 let place = host.add_published(published, socket);
                 (Some(place.map_err(|error| error.to_string())?), true)

@@ -1,4 +1,4 @@
-//! An allocator that counts what one thread asks of it.
+//! Global allocator that counts the allocations of one thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
@@ -18,13 +18,12 @@ static STEADY: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 static FIRST: OnceLock<Backtrace> = OnceLock::new();
 
-/// From now on, what the calling thread allocates counts.
+/// Begins to count the allocations of the calling thread.
 pub(crate) fn judge_this_thread() {
     JUDGED.set(true);
 }
 
-/// Counts the allocations of the counted threads while `steady` runs. Returns their number and the backtrace of the
-/// first.
+/// Counts the allocations of the counted threads while `steady` runs. Returns their number and the backtrace of the first.
 pub(crate) fn during(steady: impl FnOnce()) -> (u64, Option<&'static Backtrace>) {
     STEADY.store(true, Relaxed);
     steady();
@@ -34,7 +33,7 @@ pub(crate) fn during(steady: impl FnOnce()) -> (u64, Option<&'static Backtrace>)
 
 fn count() {
     if JUDGED.get() && STEADY.load(Relaxed) {
-        // What a backtrace takes does not count.
+        // Allocations for the backtrace are not counted.
         JUDGED.set(false);
         COUNT.fetch_add(1, Relaxed);
         FIRST.get_or_init(Backtrace::force_capture);
@@ -44,7 +43,7 @@ fn count() {
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator as it came; counting neither unwinds nor touches the memory.
+// SAFETY: every call is passed unchanged to the system's allocator; counting neither unwinds nor touches the memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -54,18 +53,20 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as in `alloc`.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc_zeroed`, which is that of `System`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, len: usize) -> *mut u8 {
         count();
-        // SAFETY: as in `alloc`; `memory` came from `System`, as all of ours does.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::realloc`; `memory` came from `System`, like all memory
+        // of this allocator.
         unsafe { System.realloc(memory, layout, len) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as in `realloc`.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`; `memory` came from `System`, like all memory
+        // of this allocator.
         unsafe { System.dealloc(memory, layout) }
     }
 }

@@ -1,4 +1,4 @@
-//! In steady state the worker allocates nothing: ten seconds of each workload, after its warm-up, through a real tap.
+//! Test that the worker allocates nothing in steady state: ten seconds of each workload, after its warm-up, through a real tap.
 //!
 //! Every workload is a test of its own, and runs in a process of its own with one worker, whose thread is judged.
 //! `--nocapture` shows how much each did.

@@ -1,4 +1,4 @@
-//! Exchanges of the guest with a server on the host's loopback.
+//! Workloads: exchanges of the guest with a server on the host's loopback.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-/// A server, its load, and what the load must come to.
+/// Workload: a server, the guest's operations, and the minimum number of operations.
 pub(crate) struct Workload {
-    /// Starts the server, which runs until this process exits. Returns its address.
+    /// Function that starts the server, which runs until this process exits, and returns its address.
     pub(crate) serve: fn() -> io::Result<SocketAddr>,
-    /// The guest's part, until [`finish`].
+    /// Function that the guest runs, until [`finish`] is called.
     pub(crate) load: fn(SocketAddr) -> io::Result<()>,
-    /// The unit of the count.
+    /// Unit of the counted operations.
     pub(crate) unit: &'static str,
-    /// With fewer of them in the steady seconds there was no load. A machine that is busy otherwise does many times as
-    /// many.
+    /// Minimum number of operations in the measured seconds; with fewer there was no load. A machine with other load
+    /// reaches many times this number.
     pub(crate) least: u64,
 }
 
@@ -49,8 +49,8 @@ pub(crate) const RR: Workload = Workload {
     least: 1_000,
 };
 
-/// The guest closes first. How many connections are being closed while the next one opens is up to the scheduler, so
-/// that the warm-up has more of them at once than a slow worker leaves behind.
+/// Connections that the guest closes first. The scheduler determines how many connections are being closed while the next
+/// one opens, so the warm-up has more of them at the same time than a slow worker causes later.
 pub(crate) const CRR: Workload = Workload {
     serve: || serve_tcp(echo),
     load: |to| {
@@ -93,18 +93,18 @@ pub(crate) const UDP_RR: Workload = Workload {
 const BLOCK: usize = 64 << 10;
 const DATAGRAM: usize = 64;
 
-/// No call of the guest's takes longer, unless something is stuck.
+/// Timeout of each call of the guest.
 const STUCK: Duration = Duration::from_secs(5);
 
 static OPERATIONS: AtomicU64 = AtomicU64::new(0);
 static FINISHED: AtomicBool = AtomicBool::new(false);
 
-/// Operations so far, as the receiving end counts them.
+/// Returns the number of operations so far, which the receiving end counts.
 pub(crate) fn operations() -> u64 {
     OPERATIONS.load(Relaxed)
 }
 
-/// Lets the guest come to an end.
+/// Makes the guest end its operations.
 pub(crate) fn finish() {
     FINISHED.store(true, Relaxed);
 }
@@ -116,7 +116,8 @@ fn until_finish(mut operation: impl FnMut() -> io::Result<()>) -> io::Result<()>
     Ok(())
 }
 
-/// Serves one connection after the other, each until its end. Where a server fails, the guest does, or counts nothing.
+/// Serves one connection after the other, each until its end. If a server fails, the guest fails, too, or counts no
+/// operation.
 fn serve_tcp(operation: fn(&mut TcpStream) -> io::Result<()>) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let at = listener.local_addr()?;

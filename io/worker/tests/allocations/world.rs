@@ -1,4 +1,4 @@
-//! A worker between a guest's network namespace and this one.
+//! Test environment: a worker between the network namespace of a guest and that of the test.
 
 use std::fs::File;
 use std::io;
@@ -28,16 +28,16 @@ use crate::workload::{self, Workload};
 const WARM_UP: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(10);
 
-/// The MTU of guests in namespaces.
+/// MTU of the guest's tap in bytes.
 const MTU: u16 = 65_520;
 
-/// The gateway, which stands for this namespace's loopback.
+/// Address of the gateway, which is translated to the loopback address of the test's namespace.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
-/// Runs the workload, and judges its steady seconds.
+/// Runs the workload, and checks that the worker allocated nothing after the warm-up.
 ///
 /// # Panics
-/// The worker allocated, the guest did too little, or something else went wrong.
+/// The worker allocated memory, the guest did too few operations, or a step failed.
 pub(crate) fn judge(workload: &'static Workload) {
     ip("link set lo up");
     let (namespace, tap) = thread::spawn(guest).join().unwrap();
@@ -66,20 +66,20 @@ pub(crate) fn judge(workload: &'static Workload) {
     assert!(operations >= workload.least, "{operations} {unit} are no load");
 }
 
-/// A namespace for the guest, and the tap in it.
+/// Creates a network namespace for the guest, and the tap in it.
 fn guest() -> (File, Tap) {
-    // SAFETY: this takes nothing but the network from the calling thread, and nothing at all from the others.
+    // SAFETY: unshare(2) with this flag changes only the network namespace of the calling thread.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
     let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), 1).unwrap();
     ip("link set lo up");
     ip(&format!("link set tap0 mtu {MTU} txqueuelen 4000 up"));
     ip("addr add 10.0.2.15/24 dev tap0");
-    // Ports that the guest remembers are not free for its next connections.
+    // Ports of the guest's connections in TIME_WAIT are not free for its next connections, so their number is limited.
     sysctl("net/ipv4/tcp_max_tw_buckets", "1000");
     (File::open("/proc/thread-self/ns/net").unwrap(), tap)
 }
 
-/// A worker on the tap, ready, and its supervisor's end.
+/// Starts a worker on the tap and waits until it is ready; returns the supervisor's end of its channel.
 fn worker(tap: Tap) -> (SupervisorChannel, JoinHandle<io::Result<()>>) {
     let (supervisor, ours) = seqpacket::pair().unwrap();
     let ours = EngineChannel::new(ours, 0).unwrap();
@@ -90,7 +90,7 @@ fn worker(tap: Tap) -> (SupervisorChannel, JoinHandle<io::Result<()>>) {
         published: Vec::new(),
         raw_icmp: [None, None],
         pacing: Pacing::Hybrid,
-        outbound: None,
+        outbound: pontoon_worker::Outbound::default(),
         ledger: SharedLedger::new(1, 1024).unwrap(),
         stats: StatsTable::shared(1, 16).unwrap(),
         rules_generation: 1,

@@ -94,6 +94,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("faults.engine-stopped-10-s", 60, stopped),
         Case::new("faults.out-of-descriptors", 60, out_of_descriptors),
         Case::new("faults.out-of-ports", 60, out_of_ports),
+        Case::new("faults.out-of-memory", 60, out_of_memory),
         Case::new("faults.guest-interface-down-and-up", 30, guest_interface),
         Case::new("faults.host-interface-down-and-up", 30, host_interface),
     ]);
@@ -258,6 +259,37 @@ fn out_of_ports(context: &Context) -> Result<()> {
     sysctl("net/ipv4/tcp_tw_reuse", "1")?;
     std::thread::sleep(Duration::from_millis(1500));
     setting.works("with ports")
+}
+
+/// Tests that an engine whose allocation fails, which aborts, is restarted: the handler of a fault has to end the process
+/// although the sandbox permits few system calls.
+fn out_of_memory(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let mut setting = FaultScene::new(context, &network, &["--io", "event"])?;
+    let engine = setting.engine;
+    let pid = Pid::from_raw(engine.id().cast_signed()).context("the program has no engine process")?;
+    let used = Some(engine.number("status", "VmData")? << 10);
+    let limit = Rlimit {
+        current: used,
+        maximum: used,
+    };
+    prlimit(Some(pid), Resource::Data, limit)?;
+    let load = format!(
+        "for i in 1 2 3 4; do {} guest tcp {} crowd 900 >/dev/null 2>&1 & done; echo loading",
+        own_path(),
+        setting.server
+    );
+    expect(&setting.guest.ask(&load)?, "loading")?;
+    process::wait_until("the engine is restarted", Duration::from_secs(15), || {
+        Ok(context.program.engine().is_ok_and(|running| running != engine))
+    })?;
+    setting.engine = context.program.engine()?;
+    setting.works("after the restart")?;
+    ensure!(
+        context.program.engine()? == setting.engine,
+        "the engine crashed again"
+    );
+    Ok(())
 }
 
 fn guest_interface(context: &Context) -> Result<()> {

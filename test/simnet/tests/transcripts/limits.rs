@@ -541,3 +541,50 @@ fn client_into_time_wait(given: &mut Given, nth: u16) {
     given.packet_up(&Packet::Tcp(of(FIN.and(ACK), 501, 2)));
     given.take();
 }
+
+#[test]
+fn longest_idle_dns_connection_is_reset_for_a_new_one() {
+    let resolved = Config {
+        resolvers: vec![(SERVER_V4, 53).into()],
+        ..config(1500)
+    };
+    let to: SocketAddr = (resolved.plan.v4.as_ref().unwrap().dns.unwrap(), 53).into();
+    let mut given = given(resolved, HostPlan::default());
+    let from = |port: u16| SocketAddr::from((GUEST_V4, port));
+    let segment = |port: u16, answer: &Segment| {
+        Packet::Tcp(Segment::between(from(port), to).with(ACK, 1001, answer.seq.wrapping_add(1)))
+    };
+    let open = |port: u16, given: &mut Given| {
+        given.host.serve(53, ConnectResult::Now, Script::SINK);
+        given.up(syn_between(from(port), to));
+        let packets = given.take();
+        let Some(Packet::Tcp(answer)) = packets.last() else {
+            panic!("{packets:?}");
+        };
+        given.packet_up(&segment(port, answer));
+        given.pass(millis(10));
+        packets
+    };
+    let first = open(1, &mut given);
+    for port in 2..=64 {
+        let packets = open(port, &mut given);
+        assert_eq!(packets.len(), 1, "{packets:?}");
+    }
+    // A query makes the first connection the one that was idle for the shortest time.
+    let query = [0, 12, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0].to_vec();
+    let Packet::Tcp(answer) = &first[0] else {
+        panic!("{first:?}");
+    };
+    let query = Segment::between(from(1), to)
+        .with(ACK, 1001, answer.seq.wrapping_add(1))
+        .carrying(query);
+    given.packet_up(&Packet::Tcp(query));
+    given.take();
+    let packets = open(65, &mut given);
+    let [Packet::Tcp(reset), Packet::Tcp(answer)] = &packets[..] else {
+        panic!("{packets:?}");
+    };
+    assert!(reset.flags.has(RST) && reset.to == from(2), "{reset:?}");
+    assert_eq!((answer.flags, answer.to), (SYN.and(ACK), from(65)));
+    assert_eq!((given.engine.flows(), given.host.open()), (64, 64));
+}

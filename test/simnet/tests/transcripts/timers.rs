@@ -148,3 +148,58 @@ fn time_wait_lasts_60_seconds() {
     given.up(up(FIN.and(ACK), 1001, 2));
     lasts(&mut given, 59, 61);
 }
+
+/// Opens a connection to the DNS forwarder, and returns a function that creates the guest's segments of it.
+fn dns_connection() -> (Given, impl Fn(u32, &[u8]) -> Segment) {
+    let dns = AddressPlan::usual(true).dns().next().expect("the usual plan has a forwarder");
+    let resolved = Config {
+        resolvers: vec![(SERVER_V4, 53).into()],
+        ..config(1500)
+    };
+    let mut given = Given::new(resolved, PLAIN, HostPlan::default());
+    given.host.serve(53, ConnectResult::Now, SILENT);
+    let to = SocketAddr::from((dns, 53));
+    given.up(Segment { to, ..syn() });
+    given.down(Segment {
+        from: to,
+        ..syn_ack()
+    });
+    let segment = move |seq: u32, payload: &[u8]| Segment {
+        to,
+        ..up(ACK, seq, 1).carrying(payload.to_vec())
+    };
+    given.up(segment(1001, &[]));
+    (given, segment)
+}
+
+const QUERY: [u8; 14] = [0, 12, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[test]
+fn idle_dns_connection_lasts_10_seconds() {
+    let (mut given, _) = dns_connection();
+    lasts(&mut given, 9, 11);
+    assert!(take_last(&mut given).flags.has(RST));
+    assert_eq!(given.host.outcomes()[&53], Some(ConnectionEnd::Reset));
+}
+
+#[test]
+fn whole_queries_keep_a_dns_connection() {
+    let (mut given, segment) = dns_connection();
+    for n in 0..5 {
+        given.pass(seconds(9));
+        given.up(segment(1001 + 14 * n, &QUERY));
+    }
+    given.take();
+    lasts(&mut given, 9, 11);
+}
+
+#[test]
+fn parts_of_a_query_do_not_keep_a_dns_connection() {
+    let (mut given, segment) = dns_connection();
+    for n in 0..9 {
+        given.pass(seconds(1));
+        given.up(segment(1001 + n, &QUERY[n as usize..][..1]));
+    }
+    given.take();
+    lasts(&mut given, 0, 2);
+}

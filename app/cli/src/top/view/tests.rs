@@ -56,7 +56,7 @@ fn take(top: &mut Top, at: Instant, more: u64) {
     top.take(Ok(Snapshot::Flows { flows, at }), at);
 }
 
-/// Two looks, two seconds apart.
+/// Returns the state after two snapshots that are two seconds apart.
 fn top(begin: Instant) -> Top {
     let mut top = Top::new("/run/control".to_owned());
     take(&mut top, begin, 0);
@@ -146,7 +146,7 @@ fn keys_sort_scroll_and_quit() {
         assert_eq!(press(&mut top, KeyCode::Char(key)), KeyAction::Continue);
         assert_eq!(remotes(&mut top, now)[0], first, "{key}");
     }
-    // Of all that fit none scrolls away.
+    // If all rows fit on the screen, it does not scroll.
     press(&mut top, KeyCode::Down);
     assert_eq!(remotes(&mut top, now)[0], "-");
     let screen = drawn(&mut top, now, 80, 6);

@@ -1,4 +1,4 @@
-//! Starts, stops and shows captures of the link.
+//! Route `/v1/capture`: starts, stops and shows captures of the link.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,21 +18,21 @@ use super::{Api, no_reply};
 use crate::capture::{Capture, SNAP};
 use crate::control::REPORT_TIMEOUT;
 
-/// The capture that runs, or ran last.
+/// State of the capture that runs, or ran last.
 #[derive(Debug, Default)]
 pub(super) struct Captures {
     /// Number of the last capture.
     number: u64,
-    /// The start message of the capture whose end the engine has not reported, and its time.
+    /// Start message of the capture whose end the engine has not reported, and the time at which it was sent.
     began: Option<(CaptureStart, Instant)>,
-    /// The time of the stop message, if one was sent.
+    /// Time at which the stop message was sent, if it was.
     stopping: Option<Instant>,
-    /// A stop message was sent, and the engine did not confirm it in time.
+    /// True if the engine did not confirm the stop message in time.
     late: bool,
     shown: reply::Capture,
 }
 
-/// The body of a request: the fields of [`Capture`].
+/// Body of a request that starts a capture: the fields of [`Capture`].
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CaptureRequest {
@@ -52,12 +52,12 @@ impl Captures {
         self.shown.running
     }
 
-    /// Returns true if the end of a capture has not been reported, even if the report is late.
+    /// Returns true if the engine has not reported the end of the capture, even if its timeout has expired.
     pub(super) fn is_awaited(&self) -> bool {
         self.began.is_some()
     }
 
-    /// Begins a capture. None may be running.
+    /// Begins a capture; the caller has checked that none runs.
     ///
     /// # Errors
     /// The file cannot be created.
@@ -88,7 +88,7 @@ impl Captures {
         Ok(())
     }
 
-    /// Processes a report that a capture has ended; returns true if it is the running one.
+    /// Handles a report that a capture has ended; returns true if it is the current one.
     pub(super) fn take_report(&mut self, captured: CaptureResult, outbox: &mut Vec<Update>) -> bool {
         let Some((start, _)) = self.began.take_if(|(start, _)| start.number == captured.number) else {
             return false;
@@ -113,12 +113,12 @@ impl Captures {
         if let Err(error) = cut {
             tracing::warn!("cannot truncate the capture file; its last packet is incomplete: {error}");
         }
-        // It may have ended by itself; then the other workers still capture.
+        // The worker may have ended the capture at a limit; the other workers are still capturing then.
         outbox.push(Update::Capture(CaptureCommand::Stop(self.number)));
         true
     }
 
-    /// Continues the capture in a restarted engine, behind the last complete packet.
+    /// Continues the capture in a restarted engine, after the last complete packet in the file.
     pub(super) fn go_on(&mut self, outbox: &mut Vec<Update>, now: Instant) {
         let Some((start, since)) = &self.began else {
             return;
@@ -141,7 +141,7 @@ impl Captures {
         })));
     }
 
-    /// Returns the time by which the engine must confirm the end.
+    /// Returns the time by which the engine must confirm the end of the capture.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.stopping
             .filter(|_| self.runs())
@@ -168,7 +168,7 @@ impl Captures {
     }
 }
 
-/// Truncates a file to its offset.
+/// Truncates a file to its current offset.
 fn cut_off(file: &Descriptor) -> io::Result<()> {
     let file = file.borrow().ok_or(io::ErrorKind::InvalidInput)?;
     let whole = rustix::fs::seek(file, rustix::fs::SeekFrom::Current(0))?;
@@ -196,7 +196,7 @@ pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
     Answer::Now(HttpResponse::json(&api.captures.shown))
 }
 
-/// Begins a capture.
+/// Handles `POST /v1/capture`, which begins a capture.
 pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<Api> {
     let capture = match parse(request) {
         Ok(capture) => capture,
@@ -211,11 +211,11 @@ pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer
     if let Err(error) = api.captures.start(&capture, &mut api.outbox, now) {
         return Answer::Now(HttpResponse::problem(409, error));
     }
-    // A client that has received the response can rely on every worker capturing.
+    // The response waits until every worker captures, so that the client can rely on it.
     api.confirm(now, |api, _| HttpResponse::json(&api.captures.shown))
 }
 
-/// Ends the capture; the response is ready when the file is complete.
+/// Handles `DELETE /v1/capture`, which ends the capture; the response is sent when the file is complete.
 pub(super) fn delete(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
     if !api.captures.runs() {
         return Answer::Now(HttpResponse::problem(409, "no capture is running"));
@@ -234,7 +234,7 @@ pub(super) fn delete(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api
     }))
 }
 
-/// Parses the body of a request.
+/// Parses the body of a request that starts a capture.
 pub(in crate::control) fn parse(request: &HttpRequest) -> Result<Capture, String> {
     let parsed: CaptureRequest = request.json()?;
     if !parsed.file.is_absolute() {

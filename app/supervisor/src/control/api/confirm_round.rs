@@ -11,18 +11,18 @@ use crate::control::REPORT_TIMEOUT;
 #[derive(Debug)]
 pub(super) struct ConfirmRound {
     workers: usize,
-    /// Number of the round that runs or ran last.
+    /// Number of the round that runs, or of the last one.
     number: u64,
-    /// The time when it began, if it runs.
+    /// Time at which the current round began; `None` if none runs.
     since: Option<Instant>,
     confirmations: Vec<Confirmation>,
-    /// A client waits for the next round.
+    /// True if a client waits for the round after the current one.
     another: bool,
-    /// The last round that ended has expired.
+    /// True if the last round ended because its timeout expired.
     expired: bool,
 }
 
-/// Not every worker has replied in time.
+/// Error of a round in which not every worker has replied before the timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Expired;
 
@@ -38,7 +38,7 @@ impl ConfirmRound {
         }
     }
 
-    /// Begins a round, or schedules one if one runs. Returns its number.
+    /// Begins a round, or schedules one if one runs. Returns the number of that round.
     pub(super) fn ask(&mut self, outbox: &mut Vec<Update>, now: Instant) -> u64 {
         if self.since.is_some() {
             self.another = true;
@@ -48,7 +48,7 @@ impl ConfirmRound {
         self.number
     }
 
-    /// Restarts the running round, if any: earlier replies are of an earlier state.
+    /// Restarts the current round, if any, because its earlier replies describe the state before a change.
     pub(super) fn restart(&mut self, outbox: &mut Vec<Update>) {
         if let Some(since) = self.since {
             self.begin(outbox, since);
@@ -66,7 +66,7 @@ impl ConfirmRound {
         })
     }
 
-    /// Adds a reply; returns true if it was the last of the round.
+    /// Adds the reply of a worker; returns true if it was the last of the round.
     pub(super) fn take(&mut self, confirmation: Confirmation) -> bool {
         let worker = confirmation.worker;
         let known = self.confirmations.iter().any(|other| other.worker == worker);
@@ -82,24 +82,25 @@ impl ConfirmRound {
         ends
     }
 
-    /// Begins the scheduled round, if the one before it has ended.
+    /// Begins the scheduled round, if the round before it has ended.
     pub(super) fn go_on(&mut self, outbox: &mut Vec<Update>, now: Instant) {
         if self.another && self.since.is_none() {
             self.begin(outbox, now);
         }
     }
 
-    /// Returns true if not every worker has replied since a round expired. The engine may not be reading updates then.
+    /// Returns true from the timeout of a round until every worker has replied again. The engine may not be reading updates
+    /// then.
     pub(super) fn has_expired(&self) -> bool {
         self.expired
     }
 
-    /// Returns the time at which the round expires.
+    /// Returns the time at which the current round expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.since.map(|since| since + REPORT_TIMEOUT)
     }
 
-    /// Ends the round if it has expired.
+    /// Ends the current round if its timeout has expired.
     pub(super) fn expire(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.since = None;

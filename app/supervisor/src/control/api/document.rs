@@ -1,4 +1,4 @@
-//! Serves the OpenAPI document of the control socket.
+//! Route `/v1/openapi.json`: the OpenAPI document of the control socket.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! A dump of the flows of all workers: requested page by page, one worker after the other.
+//! Dump of the flows of all workers, which are requested page by page, one worker after the other.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -9,25 +9,25 @@ use pontoon_worker::messages::{FlowPage, FlowPageRequest};
 
 use crate::control::REPORT_TIMEOUT;
 
-/// One dump at a time; clients that request one meanwhile share the next one.
+/// Dump of the flows of all workers. One dump runs at a time; all clients that request one meanwhile share the next one.
 #[derive(Debug)]
 pub(super) struct FlowDump {
     workers: u8,
-    /// Number of the dump that runs or ran last.
+    /// Number of the dump that runs, or of the last one.
     number: u64,
-    /// The requested page, and the time of the last reply; `None` if no dump runs.
+    /// Requested page, and the time of the request; `None` if no dump runs.
     request: Option<(FlowPageRequest, Instant)>,
     found: Vec<Flow>,
-    /// Result of the last dump; `None` if the engine did not reply in time.
+    /// Flows of the last dump; `None` if the engine did not reply in time.
     result: Option<Rc<[Flow]>>,
-    /// A client waits for the next dump.
+    /// True if a client waits for the dump after the current one.
     another: bool,
 }
 
-/// Limit on flows, as high as Linux's default `fs.nr_open`: an engine that reports more is faulty.
+/// Limit on the flows of a dump, equal to Linux's default of `fs.nr_open`: an engine that reports more is faulty.
 const MOST: usize = 1 << 20;
 
-/// Result of a dump.
+/// Result of a dump of flows.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
     Found(Rc<[Flow]>),
@@ -46,7 +46,7 @@ impl FlowDump {
         }
     }
 
-    /// Begins a dump, or schedules one if one runs. Returns its number.
+    /// Begins a dump, or schedules one if one runs. Returns the number of that dump.
     pub(super) fn ask(&mut self, outbox: &mut Vec<Update>, now: Instant) -> u64 {
         if self.request.is_some() {
             self.another = true;
@@ -56,14 +56,14 @@ impl FlowDump {
         self.number
     }
 
-    /// Restarts the running dump, if any: a restarted engine has other flows.
+    /// Restarts the current dump, if any, because a restarted engine has other flows.
     pub(super) fn restart(&mut self, outbox: &mut Vec<Update>) {
         if let Some((_, since)) = self.request {
             self.begin(outbox, since);
         }
     }
 
-    /// Returns the result of dump `number` or a later one; `None` if it has not ended.
+    /// Returns the result of dump `number` or a later one; `None` if that dump has not ended.
     pub(super) fn result(&self, number: u64) -> Option<Outcome> {
         if number > self.number || self.request.is_some() {
             return None;
@@ -71,7 +71,7 @@ impl FlowDump {
         Some(self.result.clone().map_or(Outcome::NoReply, Outcome::Found))
     }
 
-    /// Adds a page, and requests the next one; returns true if it was the last.
+    /// Adds a page of flows, and requests the next page; returns true if the page was the last.
     pub(super) fn take(&mut self, flows: FlowPage, outbox: &mut Vec<Update>, now: Instant) -> bool {
         let Some((request, _)) = self.request.filter(|_| flows.number == self.number) else {
             return false;
@@ -79,7 +79,8 @@ impl FlowDump {
         self.found.extend(flows.page.flows);
         let next = match flows.page.next {
             _ if self.found.len() > MOST => None,
-            // Only a page behind this one is accepted, so that the dump ends whatever the engine replies.
+            // The next page must begin after this one, so that the dump ends even if a faulty engine always reports another
+            // page.
             Some(from) if from > request.from => Some(FlowPageRequest { from, ..request }),
             Some(_) | None if request.worker + 1 < self.workers => Some(FlowPageRequest {
                 worker: request.worker + 1,
@@ -101,19 +102,19 @@ impl FlowDump {
         next.is_none()
     }
 
-    /// Begins the scheduled dump, if the one before it has ended.
+    /// Begins the scheduled dump, if the dump before it has ended.
     pub(super) fn go_on(&mut self, outbox: &mut Vec<Update>, now: Instant) {
         if self.another && self.request.is_none() {
             self.begin(outbox, now);
         }
     }
 
-    /// Returns the time at which the pending request expires.
+    /// Returns the time at which the requested page expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.request.map(|(_, since)| since + REPORT_TIMEOUT)
     }
 
-    /// Ends the dump if the pending request has expired.
+    /// Ends the dump if the requested page has not arrived before its timeout.
     pub(super) fn expire(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.request = None;

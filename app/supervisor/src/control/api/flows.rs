@@ -1,4 +1,4 @@
-//! Lists the current flows of all workers, and converts them to JSON.
+//! Route `/v1/flows`: the current flows of all workers, converted to JSON.
 
 use std::time::Instant;
 

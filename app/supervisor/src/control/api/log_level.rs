@@ -1,4 +1,4 @@
-//! The log level of the supervisor and the engine.
+//! Route `/v1/log-level`: the log level of the supervisor and the engine.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
     Answer::Now(show(api))
 }
 
-/// Sets the level. Every process uses it when the response is sent.
+/// Handles `PUT /v1/log-level`. All workers use the new level when the response is sent.
 pub(super) fn put(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<Api> {
     let requested: LogLevel = match request.json() {
         Ok(requested) => requested,

@@ -1,4 +1,4 @@
-//! Metrics for Prometheus: counters, gauges and histograms of each worker, and hits of each rule.
+//! Route `/metrics` for Prometheus: counters, gauges and histograms of each worker, and hits of each egress rule.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -18,7 +18,7 @@ pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
     Answer::Now(HttpResponse::metrics(text))
 }
 
-/// Returns the metrics of the workers, and of rules by their text.
+/// Returns the Prometheus text of the workers' statistics, and of the hits of egress rules by the rules' text.
 fn render(workers: &[Row], hits: &RuleHits) -> String {
     let labels: Vec<String> = (0..workers.len()).map(|worker| worker.to_string()).collect();
     let mut text = MetricsText::new("pontoon");
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// The rules of `promtool check metrics` for names, help and order.
+    /// The rules for names, help texts and order are those of `promtool check metrics`.
     #[test]
     fn names_and_help_follow_the_conventions() {
         let text = rendered();

@@ -1,4 +1,4 @@
-//! Shows and replaces the egress rules.
+//! Route `/v1/policy`: shows and replaces the egress rules.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
     Answer::Now(show(api))
 }
 
-/// Replaces the rules.
+/// Handles `PUT /v1/policy`, which replaces the egress rules.
 pub(super) fn put(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<Api> {
     match parse(request, api.forwarder) {
         Ok(rules) => {
@@ -28,7 +28,7 @@ pub(super) fn put(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<
     }
 }
 
-/// Parses the body of a request.
+/// Parses the body of a request that replaces the egress rules.
 pub(in crate::control) fn parse(request: &HttpRequest, forwarder: bool) -> Result<Vec<EgressRule>, String> {
     let lists: Lists = request.json()?;
     let rules = lists.rules()?;

@@ -1,4 +1,4 @@
-//! Lists, adds and removes published ports.
+//! Route `/v1/publish`: lists, adds and removes published ports.
 
 use std::time::Instant;
 
@@ -11,9 +11,9 @@ use pontoon_worker::messages::{Confirmation, PortError, PortUpdate};
 use serde::Deserialize;
 
 use super::Api;
-use crate::publish::{Publish, Refusal, Undo};
+use crate::publish::{PortRefusal, PortUndo, Publish};
 
-/// The body of a request. Either all of it is applied, or nothing.
+/// Body of a request that changes the published ports: either all changes are applied, or none.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PublishRequest {
@@ -38,8 +38,8 @@ pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer
     }
     let changed = match api.ports.change(&remove, &add) {
         Ok(changed) => changed,
-        Err(Refusal::Wrong(why)) => return Answer::Now(HttpResponse::problem(400, why)),
-        Err(Refusal::Conflict(why)) => return Answer::Now(HttpResponse::problem(409, why)),
+        Err(PortRefusal::Wrong(why)) => return Answer::Now(HttpResponse::problem(400, why)),
+        Err(PortRefusal::Conflict(why)) => return Answer::Now(HttpResponse::problem(409, why)),
     };
     let texts = |ports: &[Publish]| ports.iter().map(ToString::to_string).collect();
     let reply = reply::PublishChange {
@@ -70,8 +70,8 @@ fn send(api: &mut Api, port_updates: &[PortUpdate]) {
         .extend(messages.map(|port_updates| Update::Published(port_updates.to_vec())));
 }
 
-/// Returns the reason why a worker refused a port of the change.
-fn refusal(confirmations: &[Confirmation], undo: &Undo) -> Option<String> {
+/// Returns the reason why a worker refused a port of the change `undo`, if one did.
+fn refusal(confirmations: &[Confirmation], undo: &PortUndo) -> Option<String> {
     let whole = |refused: &[PortError]| refused.len() < PortError::MOST;
     confirmations.iter().find_map(|Confirmation { port_errors, .. }| {
         let ours = |refused: &&PortError| undo.has_added(&refused.port);
@@ -86,7 +86,7 @@ fn refusal(confirmations: &[Confirmation], undo: &Undo) -> Option<String> {
     })
 }
 
-/// Parses the body of a request: ports to add, and ports to remove.
+/// Parses the body of a request; returns the ports to add and the ports to remove.
 pub(in crate::control) fn parse(request: &HttpRequest) -> Result<(Vec<Publish>, Vec<Publish>), String> {
     let batch: PublishRequest = request.json()?;
     Ok((specs("add", &batch.add)?, specs("remove", &batch.remove)?))
@@ -102,6 +102,6 @@ fn specs(list: &str, texts: &[String]) -> Result<Vec<Publish>, String> {
     Ok(ports)
 }
 
-/// Limit on the ports of a list: all ports of TCP and UDP. Each is looked up on its own, and a body has room
-/// for thousands of ranges with all of them, which would delay the other clients for minutes.
+/// Limit on the ports of one list in a request: all ports of TCP and UDP. Each port is looked up singly, and a body has
+/// room for thousands of ranges of all ports, which would delay other clients for minutes.
 const MOST_PORTS: usize = 2 * u16::MAX as usize;

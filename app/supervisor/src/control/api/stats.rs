@@ -1,4 +1,4 @@
-//! Serves the counters and gauges of the workers.
+//! Route `/v1/stats`: the counters and gauges of the workers.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Captures: one at a time, and responses once the file is complete.
+//! Tests of captures: one runs at a time, and a response is sent once the file is complete.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -8,7 +8,7 @@ use super::*;
 
 const STOP: &str = "DELETE /v1/capture HTTP/1.1\r\n\r\n";
 
-/// Returns a fixture with a running capture, the client that has started it, and the directory of its file.
+/// Returns a fixture with a running capture, the client that has started it, and the directory of the capture's file.
 fn begun() -> (Fixture, UnixStream, tempfile::TempDir) {
     let mut fixture = Fixture::new(1);
     let directory = tempfile::tempdir().unwrap();
@@ -109,7 +109,7 @@ fn failed_capture_is_truncated_to_complete_packets() {
     for (failed, left) in [(false, "torn"), (true, "")] {
         let (mut fixture, client, directory) = begun();
         let file = directory.path().join("x");
-        // No packet was complete.
+        // The content of the file is not a complete packet.
         std::fs::write(&file, "torn").unwrap();
         end(&mut fixture, 1, failed);
         assert_eq!(std::fs::read_to_string(&file).unwrap(), left);
@@ -125,7 +125,7 @@ fn capture_that_is_being_stopped_ends_with_its_engine() {
     let file = directory.path().join("x");
     send(&client, STOP);
     fixture.serve();
-    // No packet was complete.
+    // The content of the file is not a complete packet.
     std::fs::write(&file, "torn").unwrap();
     fixture.control.ask_again(&mut |_| {}, fixture.now);
     assert_eq!(
@@ -162,7 +162,7 @@ fn late_confirmation_of_the_end_is_reported_and_accepted() {
     );
     assert!(!fixture.control.is_asking());
 
-    // Or the engine exits.
+    // In the second case the engine exits instead of replying late.
     let (mut fixture, client, directory) = begun();
     let file = directory.path().join("x");
     send(&client, STOP);
@@ -178,7 +178,7 @@ fn late_confirmation_of_the_end_is_reported_and_accepted() {
 fn restarted_engine_continues_behind_the_last_complete_packet() {
     let (mut fixture, client, directory) = begun();
     let file = directory.path().join("x");
-    // No packet was complete.
+    // The content of the file is not a complete packet.
     std::fs::write(&file, "torn").unwrap();
     fixture.now += Duration::from_millis(3);
     let updates = &mut fixture.updates;

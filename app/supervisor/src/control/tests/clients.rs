@@ -1,4 +1,4 @@
-//! Many clients: timeouts, the limit on clients, and disconnects.
+//! Tests of many clients of the control socket: timeouts, the limit on clients, and disconnects.
 
 use rustix::event::{Timespec, poll};
 
@@ -64,7 +64,7 @@ fn client_over_the_limit_replaces_the_longest_idle() {
 #[test]
 fn idle_client_is_replaced_before_a_busy_one() {
     let mut fixture = Fixture::new(1);
-    // It has been connected for longest, and its timeout expires first.
+    // The busy client has been connected for longest, and its timeout expires first.
     let busy = fixture.client();
     send(&busy, "PUT /v1/policy HTTP/1.1\r\nContent-Length: 2\r\n\r\n{");
     fixture.wait(Duration::from_millis(1));
@@ -100,7 +100,7 @@ fn pipelined_requests_are_served_one_in_each_turn() {
     assert_eq!(answers.matches("HTTP/1.1 404").count(), 1);
     assert_eq!(status(&received(&other).0), "200");
     for _ in 0..MANY {
-        // The client sends nothing more: the loop is awake because of the pipelined requests.
+        // The client sends no more requests: only the pipelined ones keep the loop awake.
         let ready = |fds: &mut Vec<PollFd<'_>>| poll(fds, Some(&Timespec::default())).unwrap();
         if ready(&mut fixture.control.poll_fds().collect()) == 0 {
             break;

@@ -1,4 +1,4 @@
-//! The OpenAPI document describes the routes and responses.
+//! Tests that the OpenAPI document describes the routes and responses of the control socket.
 
 use pontoon_test_support::openapi::{check_routes, conform, parse, resolve};
 use serde_json::Value;

@@ -93,7 +93,8 @@ fn flows_of_all_workers_are_queried_page_by_page() {
         })
         .collect();
     assert_eq!(requests, [(1, 0, 0), (1, 0, 256), (1, 1, 0), (2, 0, 0)]);
-    // The other client's request came during the first dump, so it gets the second one, for which no report comes.
+    // The other client sent its request during the first dump, so it waits for the second dump, for which no report has
+    // arrived.
     assert_eq!(received(&other).0, "");
     fixture.wait(REPORT_TIMEOUT);
     assert_eq!(status(&received(&other).0), "503");

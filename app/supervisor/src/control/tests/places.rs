@@ -1,4 +1,4 @@
-//! Addresses of a server: a Unix socket, and TCP.
+//! Tests of the addresses of a server: a Unix socket, and TCP.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -41,7 +41,7 @@ fn tcp_address_serves_metrics_only() {
     for path in ["/v1/stats", "/v1/publish", "/v1/policy"] {
         assert_eq!(status(&ask(&mut control, path)), "404");
     }
-    // A page whose name resolves to this address is refused.
+    // A request from a web page whose host name resolves to this address is refused (DNS rebinding).
     for (target, expected) in [
         ("/metrics HTTP/1.1\r\nHost: evil.example:9090\r\nX:", "421"),
         (

@@ -75,7 +75,7 @@ fn invalid_rules_change_nothing() {
 fn without_a_forwarder_rules_with_domains_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("control");
-    let served = Served {
+    let served = ControlSetup {
         forwarder: false,
         ..served()
     };

@@ -1,4 +1,4 @@
-//! Published ports, added and removed together or not at all.
+//! Tests of published ports, which are added and removed together or not at all.
 
 use pontoon_control::http::BODY;
 use pontoon_worker::messages::PortUpdate;
@@ -33,7 +33,7 @@ fn ports_are_published_together_or_not_at_all() {
     let text = format!(r#"{{"added":["127.0.0.1:{port}:80/tcp","127.0.0.2:{port}:80/tcp"],"removed":[]}}"#);
     assert!(status(&answer) == "200" && answer.ends_with(&text), "{answer}");
 
-    // Ports that are published already need no update.
+    // Ports that are published already cause no update.
     send(&client, &post("/v1/publish", &batch));
     fixture.serve();
     assert!(received(&client).0.ends_with(r#"{"added":[],"removed":[]}"#));
@@ -143,7 +143,7 @@ fn request_with_more_ports_than_exist_is_refused_before_lookups() {
     assert_eq!(status(&received(&client).0), "200");
 }
 
-/// Updates that the engine does not read are kept in memory.
+/// Updates that the engine does not read stay in the supervisor's memory, so their number must be limited.
 #[test]
 fn changes_are_refused_until_the_engine_replies() {
     let mut fixture = Fixture::new(1);
@@ -160,7 +160,7 @@ fn changes_are_refused_until_the_engine_replies() {
     }
     let is_change = |update: &&Update| matches!(update, Update::Published(_));
     assert_eq!(fixture.updates.iter().filter(is_change).count(), 1);
-    // The query of a refused request is replied to: changes are accepted again.
+    // The engine replies to the query of a refused request; then changes are accepted again.
     for expected in ["503", "200"] {
         send(&client, &publish(6));
         fixture.serve();

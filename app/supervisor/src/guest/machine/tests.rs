@@ -14,10 +14,11 @@ fn machine(socket: MachineSocket, protocol: &str) -> Machine {
         socket,
         protocol: protocols.find(|known| known.name == protocol).unwrap(),
         one_off: false,
+        hostname: None,
     }
 }
 
-/// Returns the error of opening a machine's socket.
+/// Returns the error text of opening a machine's socket.
 #[track_caller]
 fn line(socket: MachineSocket, protocol: &str) -> String {
     open(&machine(socket, protocol), 1).unwrap_err().to_string()
@@ -89,7 +90,7 @@ fn file_of_another_process_with_the_same_name_is_kept() {
     let (_attachment, file) = open(&machine(MachineSocket::Path(path.clone()), "packet"), 1).unwrap();
     fs::remove_file(&path).unwrap();
     let _other = UnixListener::bind(&path).unwrap();
-    // The socket still holds the inode of the first file, so that the second has another number.
+    // The open socket still holds the inode of the first file, so that the second file has another inode number.
     drop(file);
     assert!(path.exists());
     fs::remove_dir_all(path.parent().unwrap()).unwrap();

@@ -1,8 +1,12 @@
 //! Tests of the forwarder's limits: too many queries, too long queries, malformed messages.
 
+use core::num::NonZeroU64;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::Bandwidth;
+use crate::bandwidth::Throttle;
 
 #[test]
 fn query_without_a_free_descriptor_is_dropped() {
@@ -205,4 +209,64 @@ proptest! {
         bench.wait(SECOND * 6);
         bench.idle();
     }
+}
+
+/// Limits the bandwidth to 64 kbit/s, at which 8 KB take a second.
+fn limit_bandwidth(bench: &mut Bench) {
+    let limit = NonZeroU64::new(64_000).map(Bandwidth::new);
+    bench.world.net.throttle = Throttle::new(limit);
+}
+
+#[test]
+fn response_waits_in_its_socket_while_the_bandwidth_is_used_up() {
+    let (mut bench, _, (socket, _, asked)) = asking(&[A, B]);
+    limit_bandwidth(&mut bench);
+    bench.ask(&query(2, "example.com"));
+    let (other, _, other_asked) = bench.asked();
+    let (_, sent) = bench.answer(socket, A, &[answer(&asked, 16_000)]);
+    assert!(sent.len() > 10, "fragments");
+
+    let step = bench.answer(other, A, &[answer(&other_asked, 40)]);
+    assert_eq!(step, (vec![("held_back", 1)], vec![]));
+    // No other resolver is queried meanwhile.
+    let step = bench.wait(SECOND * 15 / 10);
+    assert_eq!((step, bench.sent()), ((vec![], vec![]), vec![]));
+    bench.event(other);
+    bench.wait(SECOND);
+    let flow = bench.world.net.parked.pop().unwrap();
+    assert_eq!(bench.world.net.parked, []);
+    let step = bench.step(|forwarder, ctx| forwarder.handle_ready(flow, ctx));
+    assert_eq!(
+        step,
+        (ANSWERED.into(), vec![answer(&query(2, "example.com"), 40)])
+    );
+    bench.idle();
+}
+
+#[test]
+fn query_whose_response_waits_for_bandwidth_fails_after_five_seconds() {
+    let (mut bench, question, (socket, _, asked)) = asking(&[A]);
+    limit_bandwidth(&mut bench);
+    bench.world.net.throttle.sent_down(1 << 20);
+    let step = bench.answer(socket, A, &[answer(&asked, 40)]);
+    assert_eq!(step, (vec![("held_back", 1)], vec![]));
+    let (_, sent) = bench.wait(SECOND * 6);
+    assert_eq!(sent, [server_failure(&question)]);
+    bench.idle();
+}
+
+#[test]
+fn many_clients_of_one_large_response_exceed_the_bandwidth_by_one_datagram() {
+    let (mut bench, question, (socket, _, asked)) = asking(&[A]);
+    limit_bandwidth(&mut bench);
+    for client in 1..32 {
+        let mut other = question.clone();
+        other[..2].copy_from_slice(&u16::to_be_bytes(100 + client));
+        bench.ask(&other);
+    }
+    let (moved, sent) = bench.answer(socket, A, &[answer(&asked, 20_000)]);
+    let sent: usize = sent.iter().map(Vec::len).sum();
+    assert!((60_000..90_000).contains(&sent), "{sent}");
+    assert!(moved.contains(&("dns_dropped", 28)), "{moved:?}");
+    bench.idle();
 }

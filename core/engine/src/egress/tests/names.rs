@@ -1,7 +1,10 @@
 //! Tests of rules that name domains: which addresses of a DNS response they match.
 
+use core::net::Ipv4Addr;
+
 use super::fixture::{Answer, Fate};
 use super::*;
+use crate::{Egress, Instant};
 
 const SITE: &str = "198.51.100.7:443";
 const SITE_V6: &str = "[2001:db8:5::7]:443";
@@ -430,4 +433,18 @@ proptest::proptest! {
             }
         });
     }
+}
+
+/// Tests that the sweep does not compare each flow with each rule: 131 million comparisons take several seconds, and the
+/// worker handles nothing else meanwhile.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the computing time is measured")]
+fn learned_addresses_of_many_flows_and_rules_are_renewed_quickly() {
+    let lines: Vec<String> = (0..1_000).map(|n| format!("allow n{n}.example")).collect();
+    let mut egress = Egress::new(&rules(&lines.iter().map(String::as_str).collect::<Vec<_>>()));
+    let flows = (0..131_072_u32).map(|n| Ipv4Addr::from(0xc633_6400 + n % 50).into());
+    let began = std::time::Instant::now();
+    egress.keep(flows, Instant(0));
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!(egress.next_sweep(), None);
 }

@@ -1,18 +1,23 @@
 //! Cases about `pontoon relay --proxy`: groups that hosts behind downstream interfaces join.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use pontoon_relay::membership::message::Query;
 use rustix::process::Signal;
 
 use super::traffic::{Receiver, Sender};
 use super::world::{RelayRow, RunningRelay};
 use super::{group, usual};
 use crate::case::{Case, Context, Family};
-use crate::process::{Process, wait_until};
+use crate::process::{Process, output, wait_until};
 use crate::strace::Strace;
+use crate::sys;
 
 pub(super) fn cases() -> Vec<Case> {
     let proxied = Case::both("relay.proxy", 60, proxy);
@@ -23,7 +28,15 @@ pub(super) fn cases() -> Vec<Case> {
         supervisor_reads_no_packet,
     );
     let restarted = Case::both("relay.proxy-restores-memberships", 60, restores_memberships);
-    [proxied, asked, reads, restarted].into_iter().flatten().collect()
+    let ignores = Case::both(
+        "relay.proxy-ignores-queries-in-unicast-frames",
+        60,
+        ignores_unicast_frames,
+    );
+    [proxied, asked, reads, restarted, ignores]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Tests that a membership report adds a rule, and that the last leave removes it.
@@ -190,4 +203,101 @@ fn joined(row: &RelayRow, group: &str, wanted: bool) -> Result<()> {
         Ok(shown.contains(group) == wanted)
     })
     .map(drop)
+}
+
+/// Tests that a forged query with a lower source address than the relay's, in a frame that only the relay receives,
+/// neither ends a membership nor ends the relay's role as querier, and that the same query in a multicast frame ends
+/// the role. A querier ends a membership two seconds after a host's leave, after it has queried the other hosts; a
+/// router in another role leaves that to the querier.
+fn ignores_unicast_frames(context: &Context, family: Family) -> Result<()> {
+    let row = RelayRow::new(1)?;
+    let wanted = group(family, 1);
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
+    let joined = |relay: &mut RunningRelay| -> Result<Receiver> {
+        let receiver = Receiver::new(row.receiver(), wanted)?;
+        relay.stats_when("there is a rule", |stats| {
+            stats.text("/rules/0/rule").contains(&wanted.ip().to_string())
+        })?;
+        // Later reports of the same join would prolong the membership.
+        std::thread::sleep(UNASKED);
+        Ok(receiver)
+    };
+    let forger = Forger::new(&row, family)?;
+
+    let receiver = joined(&mut relay)?;
+    for query in [Query::general(), Query::group(wanted.ip())] {
+        forger.send(&query, forger.relay)?;
+    }
+    // A membership that the query for the group ended would expire after two seconds.
+    std::thread::sleep(LEFT);
+    let sender = Sender::new(row.sender(), wanted, 8)?;
+    sender.send(0..100, usual)?;
+    receiver.expect(0..100, usual)?;
+    drop(receiver);
+    relay.stats_when("the rule is gone", |stats| stats.text("/rules/0/rule").is_empty())?;
+
+    let receiver = joined(&mut relay)?;
+    let all_hosts = match family {
+        Family::V4 => [1, 0, 0x5e, 0, 0, 1],
+        Family::V6 => [0x33, 0x33, 0, 0, 0, 1],
+    };
+    forger.send(&Query::general(), all_hosts)?;
+    relay.wait_until_idle()?;
+    drop(receiver);
+    std::thread::sleep(LEFT);
+    let stats = relay.stats()?;
+    ensure!(
+        !stats.text("/rules/0/rule").is_empty(),
+        "the relay has queried the hosts although another router is the querier"
+    );
+    Ok(())
+}
+
+/// Time after which a membership has ended that a querier has queried for: two seconds and some for a busy machine.
+const LEFT: Duration = Duration::from_secs(3);
+
+/// A packet socket of the receiver's namespace that sends queries from an address lower than the relay's.
+struct Forger {
+    wire: OwnedFd,
+    from: IpAddr,
+    /// Ethernet address of the relay.
+    relay: [u8; 6],
+}
+
+impl Forger {
+    fn new(row: &RelayRow, family: Family) -> Result<Self> {
+        let wire = row.receiver().enter(|| {
+            let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+            let index = rustix::net::netdevice::name_to_index(&socket, "left")?;
+            Ok(sys::packet_socket(index)?)
+        })?;
+        let link = row
+            .relay(0)
+            .enter(|| output(Command::new("ip").args(["-o", "link", "show", "right"])))?;
+        let mut words = link.split_whitespace().skip_while(|word| *word != "link/ether");
+        let address = words.nth(1).context("no Ethernet address")?;
+        let bytes: Vec<u8> = address
+            .split(':')
+            .map(|byte| u8::from_str_radix(byte, 16))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            wire,
+            from: family.pick(
+                Ipv4Addr::new(10, 0, 0, 9),
+                Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1),
+            ),
+            relay: bytes.try_into().ok().context("no Ethernet address")?,
+        })
+    }
+
+    fn send(&self, query: &Query, to: [u8; 6]) -> Result<()> {
+        let (packet, _) = query.packet(self.from).context("the families differ")?;
+        let ethertype: [u8; 2] = match self.from {
+            IpAddr::V4(_) => [8, 0],
+            IpAddr::V6(_) => [0x86, 0xdd],
+        };
+        let own = [2, 0, 0, 0, 0, 0x66];
+        rustix::io::write(&self.wire, &[&to[..], &own, &ethertype, &packet].concat())?;
+        Ok(())
+    }
 }
