@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::Pacing;
-    use crate::interface::tests::peer::{MAP, Shared, open};
+    use crate::interface::tests::peer::{MAP, SharedMemory, open};
 
     const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
     const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn smoltcp_replies_to_arp() {
-        let shared = Shared::new();
+        let shared = SharedMemory::new();
         let (net, peer) = open(&shared, Pacing::Event, true);
         let mut phy = Phy::<_, _, 16>::new(net);
         let config = Config::new(EthernetAddress(GUEST_MAC).into());
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn frame_waits_for_room_for_a_reply() {
-        let shared = Shared::new();
+        let shared = SharedMemory::new();
         let (net, peer) = open(&shared, Pacing::Event, true);
         let mut phy = Phy::<_, _, 16>::new(net);
         peer.borrow_mut().send(b"question");
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn capabilities_match_the_map() {
-        let shared = Shared::new();
+        let shared = SharedMemory::new();
         let (net, _peer) = open(&shared, Pacing::Event, true);
         let capabilities = Phy::<_, _, 16, 600>::new(net).capabilities();
         assert_eq!(capabilities.max_transmission_unit, 600);
