@@ -210,8 +210,8 @@ impl AddressPlan {
         }
     }
 
-    /// Returns true if `address` belongs to the guest's link alone: it is the guest's or the router's, or lies in a subnet
-    /// that exists only on the link.
+    /// Returns true if `address` belongs to the guest's link alone: it is the guest's or the router's, or in a private plan the
+    /// DNS forwarder's or one of a subnet.
     #[must_use]
     pub fn is_link_only(&self, address: IpAddr) -> bool {
         let in_subnet = match (self.extent, address) {
@@ -225,6 +225,7 @@ impl AddressPlan {
                 own.is_some_and(|own| own.addresses().any(|net| net.contains(&v6)))
             }
         };
-        in_subnet || self.is_router(address)
+        let is_dns = self.extent == SubnetExtent::Link && self.is_dns(address);
+        in_subnet || is_dns || self.is_router(address)
     }
 }

@@ -130,7 +130,7 @@ impl Policy {
         if self.plan.extent == SubnetExtent::Link && self.plan.gateway(written) == Some(written) {
             return Err(Refusal::HostLoopback);
         }
-        if self.plan.is_link_only(written) || self.plan.is_dns(written) {
+        if self.plan.is_link_only(written) {
             return Err(Refusal::Unassigned);
         }
         if self.owned.contains(written) && !self.host_addresses {
@@ -169,8 +169,7 @@ impl Policy {
         };
         let is_own = self.host_loopback.contains(&peer)
             || self.mapped_host.contains(&peer)
-            || self.plan.is_link_only(peer)
-            || self.plan.is_dns(peer);
+            || self.plan.is_link_only(peer);
         if peer.is_loopback() {
             mapped(&self.host_loopback).unwrap_or(gateway)
         } else if self.host_address(peer) == Some(peer) {

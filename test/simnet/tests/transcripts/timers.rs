@@ -1,6 +1,8 @@
 //! Tests of the TCP timers of `docs/timers.md` that no other module tests: a state exists until shortly before its
 //! timeout, and has ended shortly after it.
 
+use pontoon_engine::address_plan::AddressPlan;
+
 use super::*;
 
 #[track_caller]
@@ -151,7 +153,10 @@ fn time_wait_lasts_60_seconds() {
 
 /// Opens a connection to the DNS forwarder, and returns a function that creates the guest's segments of it.
 fn dns_connection() -> (Given, impl Fn(u32, &[u8]) -> Segment) {
-    let dns = AddressPlan::usual(true).dns().next().expect("the usual plan has a forwarder");
+    let dns = AddressPlan::usual(true)
+        .dns()
+        .next()
+        .expect("the usual plan has a forwarder");
     let resolved = Config {
         resolvers: vec![(SERVER_V4, 53).into()],
         ..config(1500)
