@@ -175,7 +175,7 @@ pub(crate) struct NetworkArgs {
     /// Rules from a TOML file: allow = ["TO", ...], deny = ["TO", ...]
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
-    /// Addresses of the guest: private, or host[:IFACE] for those of the host's interface (with the default route)
+    /// Addresses of the guest: private, host (of the interface with the default route) or host:IFACE
     #[arg(long, value_name = "SOURCE", default_value = "private", value_parser = values::address_source)]
     pub(crate) addressing: AddressSource,
     /// An address of the guest with its subnet's prefix length, in place of the default one of its family
@@ -184,7 +184,7 @@ pub(crate) struct NetworkArgs {
     /// The guest's gateway [default: the second address of its subnet, or the host's gateway]
     #[arg(long, hide_short_help = true, value_name = "ADDR", value_parser = values::unicast)]
     pub(crate) gateway: Vec<IpAddr>,
-    /// Another route of the guest: CIDR[,GATEWAY]
+    /// Another route of the guest: CIDR or CIDR,GATEWAY
     #[arg(long, hide_short_help = true, value_name = "ROUTE", value_parser = values::route)]
     pub(crate) route: Vec<PlannedRoute>,
     /// The DNS forwarder's address in the guest [default: the third of its subnet, or the gateway]
