@@ -1,7 +1,7 @@
 //! Dump of the flows of all workers, which are requested page by page, one worker after the other.
 
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pontoon_engine::flow_dump::Flow;
 use pontoon_worker::Update;
@@ -17,6 +17,8 @@ pub(super) struct FlowDump {
     number: u64,
     /// Requested page, and the time of the request; `None` if no dump runs.
     request: Option<(FlowPageRequest, Instant)>,
+    /// Time at which the dump ends, however many pages are left; an engine may report pages without flows and without end.
+    end: Option<Instant>,
     found: Vec<Flow>,
     /// Flows of the last dump; `None` if the engine did not reply in time.
     result: Option<Rc<[Flow]>>,
@@ -24,8 +26,11 @@ pub(super) struct FlowDump {
     another: bool,
 }
 
-/// Limit on the flows of a dump, equal to Linux's default of `fs.nr_open`: an engine that reports more is faulty.
-const MOST: usize = 1 << 20;
+/// Limit on the flows of a dump, twice that of `--max-flows` on any host: an engine that reports more is faulty.
+const MOST: usize = 1 << 18;
+
+/// Limit on the duration of a dump: a dump of 131,072 flows takes less than a tenth of it.
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// Result of a dump of flows.
 #[derive(Clone, Debug)]
@@ -40,6 +45,7 @@ impl FlowDump {
             workers,
             number: 0,
             request: None,
+            end: None,
             found: Vec::new(),
             result: None,
             another: false,
@@ -109,15 +115,18 @@ impl FlowDump {
         }
     }
 
-    /// Returns the time at which the requested page expires.
+    /// Returns the time at which the requested page or the whole dump expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.request.map(|(_, since)| since + REPORT_TIMEOUT)
+        let page = self.request.map(|(_, since)| since + REPORT_TIMEOUT);
+        page.into_iter().chain(self.end.filter(|_| page.is_some())).min()
     }
 
-    /// Ends the dump if the requested page has not arrived before its timeout.
+    /// Ends the dump without a result if the requested page has not arrived before its timeout, or if the whole dump takes
+    /// too long.
     pub(super) fn expire(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.request = None;
+            self.found = Vec::new();
         }
     }
 
@@ -126,6 +135,7 @@ impl FlowDump {
         self.another = false;
         self.found.clear();
         self.result = None;
+        self.end = Some(now + LONGEST);
         let request = FlowPageRequest {
             number: self.number,
             worker: 0,
@@ -144,6 +154,26 @@ mod tests {
     use pontoon_engine::{FlowId, Kind, WorkerId, egress};
 
     use super::*;
+
+    #[test]
+    fn dump_of_pages_without_flows_is_ended_at_the_limit_of_its_duration() {
+        let (mut flow_dump, mut outbox, begin) = (FlowDump::new(1), Vec::new(), Instant::now());
+        let number = flow_dump.ask(&mut outbox, begin);
+        let page = |next| FlowPage {
+            number,
+            page: Page {
+                flows: Vec::new(),
+                next: Some(next),
+            },
+        };
+        for next in 1..=20 {
+            let now = begin + REPORT_TIMEOUT / 2 * u32::try_from(next).unwrap();
+            flow_dump.expire(now);
+            flow_dump.take(page(next), &mut outbox, now);
+        }
+        assert!(matches!(flow_dump.result(number), Some(Outcome::NoReply)));
+        assert_eq!(flow_dump.deadline(), None);
+    }
 
     #[test]
     fn dump_without_end_is_ended_at_the_limit() {
