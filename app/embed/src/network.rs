@@ -114,6 +114,7 @@ impl Network {
             ledger: ledger::SharedLedger::none(),
             stats: table.clone(),
             rules_generation: 1,
+            restarted: false,
             // The VMM, not the engine, configures the log.
             set_log_level: |_| {},
         };

@@ -63,6 +63,9 @@ pub struct EngineSetup {
     pub rules_generation: u64,
     /// Function that sets the level of the process's log.
     pub set_log_level: fn(LevelFilter),
+    /// True if an earlier engine has served the guest: published ports that cannot be taken over are then reported with
+    /// the next confirmation, instead of ending the start.
+    pub restarted: bool,
 }
 
 impl EngineSetup {
@@ -81,6 +84,7 @@ impl EngineSetup {
             stats: self.stats.clone(),
             rules_generation: self.rules_generation,
             set_log_level: self.set_log_level,
+            restarted: self.restarted,
         }
     }
 

@@ -4,6 +4,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use pontoon_engine::config::{Protocol, Published};
 use pontoon_sandbox::{Namespaces, Role};
 use pontoon_simnet::settings::{self, GUEST_MAC, OUR_MAC};
 use pontoon_sys::{caps, seqpacket, tun};
@@ -51,6 +52,7 @@ fn setup(pacing: Pacing, workers: u8) -> (EngineSetup, EngineChannel, Supervisor
         ledger: ledger::SharedLedger::new(workers, 64).unwrap(),
         stats: stats::StatsTable::private(workers, 4),
         rules_generation: 1,
+        restarted: false,
         set_log_level: |_| {},
     };
     let ours = EngineChannel::new(ours, 0).unwrap();
@@ -123,6 +125,57 @@ fn engine_ends_when_the_interface_is_deleted() {
             engine.join().unwrap().unwrap();
         }
     });
+}
+
+/// More UDP ports of the host than one port of the guest can have.
+#[test]
+fn restarted_engine_reports_ports_that_it_cannot_take_over() {
+    namespace::run(
+        "tests::restarted_engine_reports_ports_that_it_cannot_take_over",
+        || {
+            ip("link set lo up");
+            for restarted in [false, true] {
+                let (mut setup, ours, mut supervisor) = setup(Pacing::Event, 1);
+                setup.restarted = restarted;
+                for host in 40_000..40_256 {
+                    let socket = std::net::UdpSocket::bind(("127.0.0.1", host)).unwrap();
+                    socket.set_nonblocking(true).unwrap();
+                    setup.published.push(socket.into());
+                    setup.config.published.push(Published {
+                        protocol: Protocol::Udp,
+                        host: ([127, 0, 0, 1], host).into(),
+                        guest_port: 5000,
+                    });
+                }
+                let engine = spawn(setup, tap(1), ours);
+                if !restarted {
+                    let error = engine.join().unwrap().unwrap_err();
+                    assert!(
+                        error.to_string().contains("cannot publish 127.0.0.1:40255"),
+                        "{error}"
+                    );
+                    continue;
+                }
+                until_ready(&mut supervisor);
+                supervisor.try_send(&Update::Confirm(7)).unwrap();
+                let timeout = Timespec {
+                    tv_sec: 10,
+                    tv_nsec: 0,
+                };
+                poll(&mut [PollFd::new(&supervisor, PollFlags::IN)], Some(&timeout)).unwrap();
+                let Some(Report::Confirmed(confirmation)) = supervisor.receive().unwrap() else {
+                    panic!("no confirmation");
+                };
+                let ports = confirmation
+                    .port_errors
+                    .iter()
+                    .map(|error| error.port.host.port());
+                assert_eq!(ports.collect::<Vec<_>>(), [40_255]);
+                drop(supervisor);
+                engine.join().unwrap().unwrap();
+            }
+        },
+    );
 }
 
 /// Returns a listening Unix socket with an abstract name, and its address.

@@ -14,12 +14,13 @@ use pontoon_link::capturing::CapturingLink;
 use pontoon_sys::context;
 use pontoon_sys::disabled::Disabled;
 use rustix::rand::{GetRandomFlags, getrandom};
+use tracing::warn;
 
 use crate::EngineSetup;
 use crate::capture::CaptureControl;
 use crate::limits::FlowLimits;
 use crate::mesh::{self, WorkerHandle};
-use crate::messages::{EngineChannel, OwnedParts};
+use crate::messages::{EngineChannel, OwnedParts, PortError};
 use crate::pacing::Pacer;
 use crate::stats::WorkerHistograms;
 use crate::worker::{self, LoopEnd, PendingInput, Tally, Worker};
@@ -98,7 +99,7 @@ pub(crate) fn build<L: Link>(
             worker::now(),
         );
         worker.engine.keep_ledger(Box::new(ledger));
-        connect(&mut worker)?;
+        connect(&mut worker, setup.restarted)?;
         workers.push(worker);
     }
     Ok(workers)
@@ -190,13 +191,14 @@ fn engine(config: Config, id: WorkerId) -> io::Result<Engine<KernelHost>> {
 }
 
 /// Registers the event sources of a worker, and connects the worker with the others.
-fn connect<L: Link>(worker: &mut Worker<L>) -> io::Result<()> {
+fn connect<L: Link>(worker: &mut Worker<L>, restarted: bool) -> io::Result<()> {
     let Worker {
         engine,
         host,
         link,
         supervisor,
         handle,
+        port_errors,
         ..
     } = worker;
     link.watch(host.epoll())?;
@@ -207,7 +209,14 @@ fn connect<L: Link>(worker: &mut Worker<L>) -> io::Result<()> {
         host.epoll().add(handle.event(), Edge::Inbox.token())?;
         engine.join(Box::new(handle.clone()));
     }
-    engine
-        .open_published(&mut link.transmitter(), host, worker::now())
-        .map_err(|failure| io::Error::other(format!("cannot take over the published ports: {failure}")))
+    for (published, failure) in engine.open_published(&mut link.transmitter(), host, worker::now()) {
+        let what = format!("cannot publish {}: {failure}", published.host);
+        if !restarted {
+            return Err(io::Error::other(what));
+        }
+        warn!("{what}");
+        let error = PortError::new(published, &failure.to_string());
+        port_errors.insert((published.protocol, published.host), error);
+    }
+    Ok(())
 }

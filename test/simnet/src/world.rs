@@ -133,7 +133,7 @@ impl<G: Guest> SimWorld<G> {
     ///
     /// # Errors
     /// As `Engine::open_published`.
-    pub fn open_published(&mut self) -> Result<(), Failure> {
+    pub fn open_published(&mut self) -> Vec<(pontoon_engine::config::Published, Failure)> {
         self.workers[0].open_published(&mut self.link, &mut self.host, self.now)
     }
 

@@ -93,7 +93,7 @@ impl<'s> EngineRunner<'s> {
         let opened = runner
             .engine
             .open_published(&mut runner.link, &mut runner.host, START);
-        assert_eq!(opened, Ok(()));
+        assert_eq!(opened, []);
         runner
     }
 

@@ -11,6 +11,7 @@ pub(super) mod policy;
 pub(super) mod publish;
 mod stats;
 
+use std::rc::Rc;
 use std::time::Instant;
 
 use pontoon_control::http::HttpResponse;
@@ -28,6 +29,7 @@ use crate::statistics::Statistics;
 use capture::Captures;
 use confirm_round::{ConfirmRound, Expired};
 use flow_dump::FlowDump;
+use publish::UnconfirmedChange;
 
 #[cfg(test)]
 pub(super) use document::DOCUMENT;
@@ -38,6 +40,9 @@ pub(super) struct Api {
     forwarder: bool,
     ports: Ports,
     confirm_round: ConfirmRound,
+    /// Changes of published ports that not all workers have confirmed. Their number is limited, because further changes are
+    /// refused once a round has expired.
+    unconfirmed_ports: Vec<Rc<UnconfirmedChange>>,
     flow_dump: FlowDump,
     captures: Captures,
     level: Level,
@@ -133,6 +138,7 @@ impl Api {
             forwarder: served.forwarder,
             ports: served.ports,
             confirm_round: ConfirmRound::new(workers),
+            unconfirmed_ports: Vec::new(),
             flow_dump: FlowDump::new(workers),
             captures: Captures::default(),
             level: log_level::now(),
@@ -174,7 +180,13 @@ impl Api {
     /// Handles a report of a worker; returns true if a response to a client may be ready.
     pub(super) fn take_report(&mut self, report: Report, now: Instant) -> bool {
         match report {
-            Report::Confirmed(confirmation) => self.confirm_round.take(confirmation),
+            Report::Confirmed(confirmation) => {
+                let ends = self.confirm_round.take(confirmation);
+                if ends {
+                    publish::end_unconfirmed(self);
+                }
+                ends
+            }
             Report::Flows(flows) => self.flow_dump.take(flows, &mut self.outbox, now),
             Report::Captured(captured) => self.captures.take_report(captured, &mut self.outbox),
             Report::Ready | Report::Failed(_) => false,

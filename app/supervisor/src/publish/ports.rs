@@ -199,9 +199,9 @@ impl Ports {
 
     /// Reverts a change, except for ports that were changed again since. Returns the updates for the engine: first the
     /// ports to close, because the engine may need their descriptors for the ports to open.
-    pub(crate) fn take_back(&mut self, undo: PortUndo) -> Vec<PortUpdate> {
+    pub(crate) fn take_back(&mut self, undo: &PortUndo) -> Vec<PortUpdate> {
         let (mut closed, mut others) = (Vec::new(), Vec::new());
-        for (key, was, is) in undo.0 {
+        for (key, was, is) in undo.0.iter().cloned() {
             let socket = |port: Option<&Port>| port.map(|port| (port.guest, port.socket.as_raw_fd()));
             if socket(self.ports.get(&key)) != socket(is.as_ref()) {
                 continue;
@@ -258,9 +258,10 @@ fn within_reserve(socket: OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Number of descriptors that are not used for published ports but reserved for clients of the control socket, the file of
+/// Number of descriptors that are not used for published ports but reserved for 16 clients of each of the control socket and
+/// the metrics address, 16 queues of the tap, the file of
 /// a capture, and the start of another engine.
-const RESERVE: u64 = 32;
+const RESERVE: u64 = 96;
 
 fn shown((protocol, host): Key, guest: u16) -> Publish {
     Publish {

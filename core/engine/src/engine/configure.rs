@@ -11,21 +11,20 @@ use crate::egress::EgressRule;
 use crate::{Failure, Host, Instant, Kind, Transmit};
 
 impl<H: Host> Engine<H> {
-    /// Publishes the ports of the configuration; called before the first packet. With several workers, only the worker
-    /// [`FIRST`](crate::siblings::FIRST) has published UDP ports.
-    ///
-    /// # Errors
-    /// The host has no socket for a published port of the configuration.
+    /// Publishes the ports of the configuration, and returns those that cannot be published; called before the first
+    /// packet. With several workers, only the worker [`FIRST`](crate::siblings::FIRST) has published UDP ports.
     pub fn open_published<T: Transmit>(
         &mut self,
         link: &mut T,
         host: &mut H,
         now: Instant,
-    ) -> Result<(), Failure> {
-        for (place, published) in (0..).zip(self.net.config.published.clone()) {
-            self.publish(place, published, link, host, now)?;
-        }
-        Ok(())
+    ) -> Vec<(Published, Failure)> {
+        let ports = self.net.config.published.clone();
+        let open = |(place, published)| {
+            let opened = self.publish(place, published, link, host, now);
+            opened.err().map(|failure| (published, failure))
+        };
+        (0..).zip(ports).filter_map(open).collect()
     }
 
     /// Publishes the port `published` with the host socket at index `place`: a new socket, or one that was published to

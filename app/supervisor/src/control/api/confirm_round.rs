@@ -55,6 +55,16 @@ impl ConfirmRound {
         }
     }
 
+    /// Returns the number of the current round, or of the last one if none runs.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns the number of the next round.
+    pub(super) fn next(&self) -> u64 {
+        self.number + 1
+    }
+
     /// Returns the replies of round `number` or a later one; `None` if it has not ended.
     pub(super) fn result(&self, number: u64) -> Option<Result<&[Confirmation], Expired>> {
         if number > self.number || self.since.is_some() {

@@ -1,5 +1,7 @@
 //! Route `/v1/publish`: lists, adds and removes published ports.
 
+use std::cell::OnceCell;
+use std::rc::Rc;
 use std::time::Instant;
 
 use pontoon_control::http::{HttpRequest, HttpResponse};
@@ -50,18 +52,47 @@ pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer
         return Answer::Now(HttpResponse::json(&reply));
     }
     send(api, &changed.port_updates);
-    let undo = changed.undo;
+    let unconfirmed = Rc::new(UnconfirmedChange {
+        round: api.confirm_round.next(),
+        undo: changed.undo,
+        refusal: OnceCell::new(),
+    });
+    api.unconfirmed_ports.push(Rc::clone(&unconfirmed));
     // The workers confirm the update, so that a client that has received the response can rely on every worker.
-    api.confirm(now, move |api, confirmations| {
-        match refusal(&confirmations, &undo) {
-            None => HttpResponse::json(&reply),
-            Some(why) => {
-                let port_updates = api.ports.take_back(undo);
-                send(api, &port_updates);
-                HttpResponse::problem(409, why)
-            }
-        }
+    api.confirm(now, move |_, _| match unconfirmed.refusal.get() {
+        None => HttpResponse::json(&reply),
+        Some(why) => HttpResponse::problem(409, why),
     })
+}
+
+/// Change of the published ports that not all workers have confirmed. It outlives the client that requested it: a port that
+/// a worker refuses must not stay published, also if the workers reply after the client's timeout.
+#[derive(Debug)]
+pub(super) struct UnconfirmedChange {
+    /// Number of the first round of confirmations that includes the change.
+    round: u64,
+    undo: PortUndo,
+    /// Reason why a worker refused a port of the change; the change is reverted then.
+    refusal: OnceCell<String>,
+}
+
+/// Reverts the changes of which a worker refused a port, after all workers have replied in a round of confirmations.
+pub(super) fn end_unconfirmed(api: &mut Api) {
+    let round = api.confirm_round.number();
+    let ended = api
+        .unconfirmed_ports
+        .extract_if(.., |change| change.round <= round);
+    let ended: Vec<_> = ended.collect();
+    for change in ended {
+        let Some(Ok(confirmations)) = api.confirm_round.result(change.round) else {
+            continue;
+        };
+        if let Some(why) = refusal(confirmations, &change.undo) {
+            let port_updates = api.ports.take_back(&change.undo);
+            send(api, &port_updates);
+            let _ = change.refusal.set(why);
+        }
+    }
 }
 
 fn send(api: &mut Api, port_updates: &[PortUpdate]) {

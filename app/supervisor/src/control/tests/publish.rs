@@ -169,3 +169,38 @@ fn changes_are_refused_until_the_engine_replies() {
     }
     assert_eq!(fixture.updates.iter().filter(is_change).count(), 2);
 }
+
+#[test]
+fn change_that_a_worker_refuses_after_the_timeout_of_its_client_is_reverted() {
+    let mut fixture = Fixture::new(1);
+    let client = fixture.client();
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let port = free().unwrap().port();
+    let batch = format!(r#"{{"add": ["127.0.0.1:{port}:80"]}}"#);
+    send(&client, &post("/v1/publish", &batch));
+    fixture.serve();
+    let Some(Update::Published(port_updates)) = fixture.updates.first() else {
+        panic!("{:?}", fixture.updates);
+    };
+    fixture.refused = vec![PortError {
+        port: port_updates[0].published(),
+        why: "no descriptor".to_owned(),
+    }];
+    fixture.wait(REPORT_TIMEOUT);
+    assert_eq!(status(&received(&client).0), "503");
+    // The engine replies to the next request.
+    send(&client, &post("/v1/publish", &batch));
+    fixture.serve();
+    fixture.confirm(1);
+    assert_eq!(status(&received(&client).0), "503");
+    let Some(Update::Published(port_updates)) = fixture.updates.last() else {
+        panic!("{:?}", fixture.updates);
+    };
+    assert!(
+        matches!(port_updates[..], [PortUpdate::Close(_)]),
+        "{port_updates:?}"
+    );
+    send(&client, "GET /v1/publish HTTP/1.1\r\n\r\n");
+    fixture.serve();
+    assert!(received(&client).0.ends_with(r#"{"published":[]}"#));
+}
