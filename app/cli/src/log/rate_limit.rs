@@ -22,7 +22,7 @@ impl<S: Subscriber> Layer<S> for RateLimit {
             return true;
         }
         let mut limit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (permitted, left_out) = limit.count(Instant::now());
+        let (permitted, left_out) = limit.count(0, Instant::now());
         // The lock is released first, because the warning below calls this function again.
         drop(limit);
         if left_out > 0 {

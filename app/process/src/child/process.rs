@@ -35,10 +35,6 @@ pub struct ChildProcess<S, R> {
 
 /// State of a process that is restarted after each exit; `B` is the supervisor's state while the process does not run.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there are few, and nearly always it is the larger variant"
-)]
 pub enum ProcessState<S, R, B> {
     /// The process runs, or has exited and has not been reaped.
     Running(ChildProcess<S, R>),

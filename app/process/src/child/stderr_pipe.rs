@@ -4,6 +4,7 @@
 
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -20,8 +21,11 @@ pub struct StderrPipe {
     pipe: Option<OwnedFd>,
     /// Bytes of a line whose newline has not been read.
     begun: Vec<u8>,
-    limit: LogRateLimit,
+    limit: &'static Mutex<LogRateLimit>,
 }
+
+/// Limit on the lines of all child processes together. A child that exits and is restarted does not get another limit.
+static OF_CHILDREN: Mutex<LogRateLimit> = Mutex::new(LogRateLimit::new());
 
 /// Size of one read, in bytes.
 const CHUNK: usize = 16 << 10;
@@ -39,11 +43,16 @@ impl StderrPipe {
     /// # Errors
     /// No free descriptor.
     pub fn pair() -> io::Result<(Self, OwnedFd)> {
+        Self::limited(&OF_CHILDREN)
+    }
+
+    /// Creates a pipe whose lines count towards `limit`.
+    fn limited(limit: &'static Mutex<LogRateLimit>) -> io::Result<(Self, OwnedFd)> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let pipe = Self {
             pipe: Some(read),
             begun: Vec::new(),
-            limit: LogRateLimit::default(),
+            limit,
         };
         Ok((pipe, write))
     }
@@ -103,7 +112,9 @@ impl StderrPipe {
         if LevelFilter::current() >= LevelFilter::DEBUG {
             return write(&line);
         }
-        let (permitted, left_out) = self.limit.count(Instant::now());
+        let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        let (permitted, left_out) = limit.count(line.len(), Instant::now());
+        drop(limit);
         if left_out > 0 {
             tracing::warn!("{left_out} log lines of an engine or relay worker were dropped");
         }
@@ -149,7 +160,8 @@ mod tests {
 
     #[test]
     fn each_call_reads_one_chunk_and_lines_over_the_limit_are_dropped() {
-        let (mut pipe, write) = StderrPipe::pair().unwrap();
+        let limit = Box::leak(Box::default());
+        let (mut pipe, write) = StderrPipe::limited(limit).unwrap();
         let mut lines = 0;
         for _ in 0..10 {
             while rustix::io::write(&write, &[b'\n'; CHUNK]).is_ok() {}
@@ -158,6 +170,10 @@ mod tests {
             lines += some + read_all(&mut pipe, ALL).len();
         }
         assert_eq!(lines, 1000);
+        // The next process has the same limit.
+        let (mut next, write_end) = StderrPipe::limited(limit).unwrap();
+        rustix::io::write(&write_end, b"line\n").unwrap();
+        assert!(read_all(&mut next, ALL).is_empty());
         rustix::io::write(&write, &[b'a'; LONGEST + 1]).unwrap();
         read_all(&mut pipe, ALL);
         assert_eq!(pipe.begun.len(), 1);
