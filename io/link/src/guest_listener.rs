@@ -62,6 +62,10 @@ pub(crate) trait GuestConnection {
     fn connect(&mut self, socket: OwnedFd, epoll: &Epoll) -> io::Result<()>;
 }
 
+/// Limit on the connections that one call of [`GuestListener::accept`] accepts. A program that connects again and again, as
+/// fast as its connections are refused, would otherwise keep the worker from its frames.
+const MAX_ACCEPTS: usize = 16;
+
 /// Accepts the connections of guests on a listening Unix socket, one guest at a time.
 #[derive(Debug)]
 pub(crate) struct GuestListener {
@@ -108,12 +112,12 @@ impl GuestListener {
         let Some(listener) = &self.listener else {
             return;
         };
-        if guest.peer_closed() {
-            // The connected guest has closed its end: the next one stays in the backlog, and `await_next` registers the
-            // listener again when the first is detached.
-            return;
-        }
-        loop {
+        for _ in 0..MAX_ACCEPTS {
+            if guest.peer_closed() {
+                // The connected guest has closed its end: the next one stays in the backlog, and `await_next` registers
+                // the listener again when the first is detached.
+                return;
+            }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match accept_with(listener, flags) {
                 Ok(socket) => socket,
@@ -139,6 +143,10 @@ impl GuestListener {
                 Ok(()) => info!("the guest has connected"),
                 Err(error) => warn!("cannot set up a guest's connection: {error}"),
             }
+        }
+        // The rest of the backlog is reported again, after the frames of the guest.
+        if let Err(error) = epoll.rename(listener, Edge::Control.token()) {
+            warn!("cannot watch the socket of the guest: {error}");
         }
     }
 
