@@ -112,7 +112,12 @@ impl Top {
 
     /// Returns the sums of the rates of all flows, up and down, in bytes per second.
     pub(super) fn rates(&self) -> (u64, u64) {
-        let add = |(up, down), row: &Row| (up + row.up, down + row.down);
+        let add = |(up, down), row: &Row| {
+            (
+                u64::saturating_add(up, row.up),
+                u64::saturating_add(down, row.down),
+            )
+        };
         self.rows.iter().fold((0, 0), add)
     }
 
@@ -146,7 +151,7 @@ impl Top {
         // Rows that compare equal are ordered by id, so that they keep their order from one snapshot to the next.
         rows.sort_by(|one, other| one.flow.id.cmp(&other.flow.id));
         match self.sort {
-            Sort::Rate => rows.sort_by_key(|row| Reverse(row.up + row.down)),
+            Sort::Rate => rows.sort_by_key(|row| Reverse(row.up.saturating_add(row.down))),
             Sort::Up => rows.sort_by_key(|row| Reverse(row.up)),
             Sort::Down => rows.sort_by_key(|row| Reverse(row.down)),
             Sort::Bytes => rows.sort_by_key(|row| Reverse(row.bytes())),
