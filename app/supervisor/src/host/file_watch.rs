@@ -25,7 +25,7 @@ pub(crate) struct FileWatch {
 }
 
 impl FileWatch {
-    /// Watches a file or directory for `events`. Adding a watch again changes nothing.
+    /// Watches a file or directory for `events`, in addition to the events of earlier calls for the same file.
     ///
     /// # Errors
     /// The path cannot be watched. A limit of the user is not an error: the files are then checked at [`Self::deadline`].
@@ -48,7 +48,7 @@ impl FileWatch {
             None => inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?,
         };
         let inotify = self.inotify.insert(inotify);
-        inotify::add_watch(inotify, place, events).map(drop)
+        inotify::add_watch(inotify, place, events | inotify::WatchFlags::MASK_ADD).map(drop)
     }
 
     fn look_instead(&mut self, error: Errno) {
