@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use pontoon_process::child::restart_policy::{RestartPolicy, StartAttempts};
 use pontoon_process::child::{ChildProcess, ExitReason, ProcessState};
-use pontoon_process::error::Error;
+use pontoon_process::error::{Context as _, Error};
 use pontoon_sandbox::Namespaces;
 use pontoon_worker::messages::{CaptureCommand, Report};
 use pontoon_worker::{Attachment, EngineSetup, Update};
@@ -159,8 +159,10 @@ impl Engine {
     /// nothing from the guest, so the cause is the host.
     fn restart(&mut self) -> Result<(), Error> {
         self.statistics.end_engine();
-        reopen_ports(&self.setup.config.published, &self.ports);
-        replace_raw_icmp(&mut self.setup.raw_icmp);
+        reopen_ports(&self.setup.config.published, &self.ports)
+            .context("cannot reopen the published ports")?;
+        replace_raw_icmp(&mut self.setup.raw_icmp).context("cannot open raw ICMP sockets")?;
+        self.setup.restarted = true;
         let process = child::start(
             &mut self.setup,
             &self.ports,

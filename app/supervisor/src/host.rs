@@ -6,8 +6,9 @@ use std::os::fd::OwnedFd;
 
 use pontoon_process::error::{Context as _, Error};
 use pontoon_worker::Outbound;
+use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, Protocol, SocketFlags, SocketType, connect_unspec, ipproto, netdevice, socket, socket_with,
+    AddressFamily, SocketFlags, SocketType, connect_unspec, ipproto, netdevice, socket, socket_with,
 };
 use rustix::process::Rlimit;
 
@@ -86,20 +87,30 @@ fn share_of_ports(text: &str) -> u32 {
 /// kernel).
 const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Opens raw ICMP and ICMPv6 sockets; an element is `None` if the caller lacks CAP_NET_RAW.
-#[must_use]
-pub(crate) fn open_raw_icmp() -> [Option<OwnedFd>; 2] {
-    let open = |family, protocol| socket_of(family, SocketType::RAW, protocol);
-    [
-        open(AddressFamily::INET, ipproto::ICMP),
-        open(AddressFamily::INET6, ipproto::ICMPV6),
-    ]
+/// Opens raw ICMP and ICMPv6 sockets; an element is `None` if the caller lacks CAP_NET_RAW, or the host the family.
+///
+/// # Errors
+/// No descriptor or no memory is free.
+pub(crate) fn open_raw_icmp() -> io::Result<[Option<OwnedFd>; 2]> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let open = |family, protocol| match socket_with(family, SocketType::RAW, flags, Some(protocol)) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)) => Err(error),
+        Err(_) => Ok(None),
+    };
+    Ok([
+        open(AddressFamily::INET, ipproto::ICMP)?,
+        open(AddressFamily::INET6, ipproto::ICMPV6)?,
+    ])
 }
 
 /// Replaces raw ICMP sockets, which the old engine may have connected, shut down or bound, or whose options it may have set. If the
 /// caller has no CAP_NET_RAW any more, they are disconnected.
-pub(crate) fn replace_raw_icmp(sockets: &mut [Option<OwnedFd>; 2]) {
-    for (old, new) in sockets.iter_mut().zip(open_raw_icmp()) {
+///
+/// # Errors
+/// No descriptor or no memory is free.
+pub(crate) fn replace_raw_icmp(sockets: &mut [Option<OwnedFd>; 2]) -> io::Result<()> {
+    for (old, new) in sockets.iter_mut().zip(open_raw_icmp()?) {
         match (old, new) {
             (Some(old), Some(new)) => *old = new,
             (Some(old), None) => {
@@ -110,6 +121,7 @@ pub(crate) fn replace_raw_icmp(sockets: &mut [Option<OwnedFd>; 2]) {
             (None, _) => {}
         }
     }
+    Ok(())
 }
 
 /// Checks that the host can send from the address or interface of `--outbound`.
@@ -132,11 +144,6 @@ pub(crate) fn check_outbound(outbound: &Outbound) -> Result<(), Error> {
         })?;
     }
     Ok(())
-}
-
-fn socket_of(family: AddressFamily, kind: SocketType, protocol: Protocol) -> Option<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(family, kind, flags, Some(protocol)).ok()
 }
 
 #[cfg(test)]

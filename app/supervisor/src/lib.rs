@@ -114,6 +114,10 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     let sources = config.host;
     let owned = host.watch.owned().to_vec();
     let setup = engine_setup(options, config, owned, statistics.table(), set_log_level)?;
+    setup
+        .stats
+        .set_inherited(true)
+        .context("cannot share memory with the engine")?;
     let mut engine = Engine::start(setup, sockets, attachment, statistics, options.require_sandbox)?;
     if let Some(control) = &mut control {
         // The capture begins before the guest sends a frame, so that all frames are captured.
@@ -169,13 +173,14 @@ fn engine_setup(
         owned,
         // The published sockets are added when the engine is forked.
         published: Vec::new(),
-        raw_icmp: host::open_raw_icmp(),
+        raw_icmp: host::open_raw_icmp().context("cannot open raw ICMP sockets")?,
         pacing: pacing::here(options.pacing, options.workers),
         outbound: options.outbound.clone(),
         ledger,
         stats,
         rules_generation: Statistics::FIRST_GENERATION,
         set_log_level,
+        restarted: false,
     })
 }
 

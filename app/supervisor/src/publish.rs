@@ -216,8 +216,12 @@ fn unbound_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
 
 /// Makes published TCP sockets listen again, and binds UDP sockets again, before a new engine starts. The old engine shared
 /// the sockets, and may have shut them down, connected them or set options.
-pub(crate) fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
+///
+/// # Errors
+/// The options of new sockets cannot be read, so that those of the old engine would remain.
+pub(crate) fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) -> io::Result<()> {
     let [v4, v6] = ANY.map(|address| DefaultOptions::of((address, 0).into()));
+    let (v4, v6) = (v4?, v6?);
     for (port, socket) in published.iter().zip(sockets) {
         let host = port.host;
         let reopened = match port.protocol {
@@ -230,6 +234,7 @@ pub(crate) fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
             Err(error) => tracing::warn!("cannot reopen port {host}/{}: {error}", port.protocol),
         }
     }
+    Ok(())
 }
 
 /// Has the socket of a published TCP port listen again, non-blocking and with the options of a new socket, after a process that

@@ -25,6 +25,26 @@ pub fn words(count: usize) -> io::Result<&'static [AtomicU64]> {
     Ok(unsafe { std::slice::from_raw_parts(start.cast(), count) })
 }
 
+/// Sets whether children that are forked later inherit the memory that [`words`] returned (`MADV_DOFORK`), or do not have
+/// it at all (`MADV_DONTFORK`).
+///
+/// # Errors
+/// Errors of madvise(2).
+pub fn set_inherited(words: &'static [AtomicU64], inherited: bool) -> io::Result<()> {
+    let advice = if inherited {
+        libc::MADV_DOFORK
+    } else {
+        libc::MADV_DONTFORK
+    };
+    let start = words.as_ptr().cast_mut().cast();
+    // SAFETY: the advice changes neither the contents nor the mapping of this process, and a forked child that lacks the
+    // mapping does not use the reference: a fork of the supervisor runs the code of one child only, which does not have it.
+    match unsafe { libc::madvise(start, size_of_val(words), advice) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
@@ -37,6 +57,28 @@ mod tests {
         assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
         words[9_999].store(7, Ordering::Relaxed);
         assert_eq!(words[9_999].load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn words_that_are_not_inherited_are_absent_in_children() {
+        let words = words(512).unwrap();
+        let mapped_in_child = |inherited| {
+            set_inherited(words, inherited).unwrap();
+            let (start, len) = (words.as_ptr().cast_mut().cast(), size_of_val(words));
+            // SAFETY: the child makes two system calls only, which is permitted in a child of a process with threads.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                // msync(2) fails with ENOMEM for memory that is not mapped.
+                // SAFETY: MS_ASYNC changes nothing, and _exit ends the process.
+                unsafe { libc::_exit(i32::from(libc::msync(start, len, libc::MS_ASYNC) == 0)) }
+            }
+            let mut status = 0;
+            // SAFETY: `status` is valid for the duration of the call.
+            assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+            libc::WEXITSTATUS(status)
+        };
+        assert_eq!(mapped_in_child(false), 0);
+        assert_eq!(mapped_in_child(true), 1);
     }
 
     #[test]

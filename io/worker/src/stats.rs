@@ -170,6 +170,17 @@ impl StatsTable {
         Ok(Self { words, workers, row })
     }
 
+    /// Sets whether processes that are forked later have the memory of [`Self::shared`].
+    ///
+    /// # Errors
+    /// Errors of madvise(2).
+    pub fn set_inherited(&self, inherited: bool) -> io::Result<()> {
+        match &self.words {
+            Words::Inherited(words) => inherited::set_inherited(words, inherited),
+            Words::Private(_) => Ok(()),
+        }
+    }
+
     /// Rows for `workers` of an engine in this process.
     #[must_use]
     pub fn private(workers: u8, rules: usize) -> Self {

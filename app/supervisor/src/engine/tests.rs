@@ -38,6 +38,7 @@ fn setup() -> EngineSetup {
         ledger: ledger::SharedLedger::new(1, 64).unwrap(),
         stats: stats::StatsTable::private(1, 0),
         rules_generation: 1,
+        restarted: false,
         set_log_level: |_| {},
     }
 }
@@ -435,7 +436,7 @@ fn inherited_options(listener: &TcpListener, host: SocketAddr) -> (u32, u8, bool
 #[test]
 fn raw_icmp_sockets_of_a_restarted_engine_are_new() {
     let (mut engine, _theirs) = engine("exit 1");
-    engine.setup.raw_icmp = open_raw_icmp();
+    engine.setup.raw_icmp = open_raw_icmp().unwrap();
     let Some(raw) = &engine.setup.raw_icmp[0] else {
         eprintln!("SKIPPED: raw_icmp_sockets_of_a_restarted_engine_are_new: no CAP_NET_RAW");
         return;

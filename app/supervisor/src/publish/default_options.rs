@@ -1,5 +1,6 @@
 //! The options of a new TCP socket, for listeners whose options an engine may have changed.
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
@@ -12,7 +13,7 @@ use rustix::net::sockopt;
 use super::unbound_socket;
 
 /// Level, name and value of each option that an engine may set, and that TCP sockets of a family have.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct DefaultOptions {
     options: Vec<(i32, i32, Vec<u8>)>,
     /// Sizes of the receive and the send buffer.
@@ -23,24 +24,28 @@ pub(super) struct DefaultOptions {
 const LONGEST: usize = 64;
 
 impl DefaultOptions {
-    /// Returns the options of the family of `host`; none if a socket cannot be opened.
-    pub(super) fn of(host: SocketAddr) -> Self {
+    /// Returns the options of the family of `host`; none if this host does not have the family, and so no such listener.
+    ///
+    /// # Errors
+    /// A socket cannot be opened, for example because no descriptor is free.
+    pub(super) fn of(host: SocketAddr) -> io::Result<Self> {
+        let socket = match unbound_socket(Protocol::Tcp, host) {
+            Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => return Ok(Self::default()),
+            socket => socket?,
+        };
         let mut options = Vec::new();
-        let mut buffers = [0; 2];
-        if let Ok(socket) = unbound_socket(Protocol::Tcp, host) {
-            for option in settable(Role::EngineOnInterface) {
-                let mut value = vec![0; LONGEST];
-                // Most options of UDP sockets do not exist.
-                if let Ok(len) = option::get(&socket, option.level, option.name, &mut value) {
-                    value.truncate(len);
-                    options.push((option.level, option.name, value));
-                }
+        for option in settable(Role::EngineOnInterface) {
+            let mut value = vec![0; LONGEST];
+            // Most options of UDP sockets do not exist.
+            if let Ok(len) = option::get(&socket, option.level, option.name, &mut value) {
+                value.truncate(len);
+                options.push((option.level, option.name, value));
             }
-            buffers = [
-                sockopt::socket_recv_buffer_size(&socket).unwrap_or(0),
-                sockopt::socket_send_buffer_size(&socket).unwrap_or(0),
-            ];
         }
+        let buffers = [
+            sockopt::socket_recv_buffer_size(&socket).unwrap_or(0),
+            sockopt::socket_send_buffer_size(&socket).unwrap_or(0),
+        ];
         // Setting a size would end the automatic adjustment of the buffers of accepted sockets.
         options.retain(|(level, name, _)| {
             !matches!(
@@ -48,7 +53,16 @@ impl DefaultOptions {
                 (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF)
             )
         });
-        Self { options, buffers }
+        for (level, name, value) in &mut options {
+            // Without a value of its own, a socket takes the hop limit of the route. The kernel shows the resulting number
+            // then; -1 restores that state.
+            if let (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) =
+                (*level, *name)
+            {
+                *value = (-1_i32).to_ne_bytes().to_vec();
+            }
+        }
+        Ok(Self { options, buffers })
     }
 
     /// Sets them on a listener; accepted sockets inherit most. What cannot be set stays: `IPV6_V6ONLY` of a bound socket, which the

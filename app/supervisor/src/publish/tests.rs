@@ -222,7 +222,7 @@ fn socket_that_was_shut_down_or_connected_listens_again() {
     let port = free_port();
     let socket = open_socket(Protocol::Tcp, SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
     let shared = socket.try_clone().unwrap();
-    let options = DefaultOptions::of(SocketAddr::from(([127, 0, 0, 1], port)));
+    let options = DefaultOptions::of(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
     assert!(!listen_again(&socket, &options).unwrap(), "it listens");
     for connected in [false, true] {
         rustix::net::shutdown(&shared, rustix::net::Shutdown::Both).unwrap();
