@@ -17,7 +17,7 @@ fn igmp_with(from: [u8; 4], to: [u8; 4], options: &[u8], message: &[u8]) -> Vec<
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     let header_len = 20 + options.len() as u8;
     let total = header_len + message.len() as u8;
-    let mut packet = vec![0x40 | header_len / 4, 0xc0, 0, total, 0, 0, 0, 0, 1, 2, 0, 0];
+    let mut packet = vec![0x40 | (header_len / 4), 0xc0, 0, total, 0, 0, 0, 0, 1, 2, 0, 0];
     packet.extend([&from[..], &to, options].concat());
     set_header_checksum(&mut packet);
     packet.append(&mut message);

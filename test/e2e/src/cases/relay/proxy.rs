@@ -265,11 +265,15 @@ fn ignores_unicast_frames(context: &Context, family: Family) -> Result<()> {
 /// Tests the election of the querier on an interface without link-layer header, whose packets the kernel delivers as
 /// `PACKET_HOST`: the relay is the querier until it receives a query with a lower source address.
 fn elects_on_tun(context: &Context, family: Family) -> Result<()> {
+    let (own, lower) = match family {
+        Family::V4 => ("10.9.0.2/24", "10.9.0.1"),
+        Family::V6 => ("fe80::9/64", "fe80::1"),
+    };
     let row = RelayRow::new(1)?;
     let tun = row.relay(0).enter(|| {
         let tun = sys::tun("tun0")?;
         ip("link set tun0 up")?;
-        add_address("tun0", family.pick("10.9.0.2/24", "fe80::9/64"))?;
+        add_address("tun0", own)?;
         Ok(tun)
     })?;
     let group = group(family, 1).ip();
@@ -287,8 +291,9 @@ fn elects_on_tun(context: &Context, family: Family) -> Result<()> {
     relay.stats_when("the rule is gone", |stats| stats.text("/rules/0/rule").is_empty())?;
 
     join(&mut relay)?;
-    let lower: IpAddr = family.pick("10.9.0.1", "fe80::1").parse()?;
-    let (query, _) = Query::general().packet(lower).context("the families differ")?;
+    let (query, _) = Query::general()
+        .packet(lower.parse()?)
+        .context("the families differ")?;
     rustix::io::write(&tun, &query)?;
     leave()?;
     relay.wait_until_idle()?;
