@@ -11,6 +11,7 @@ use pontoon_sys::Family;
 use crate::links::Links;
 use crate::worker_pool::WorkerPool;
 use deferred_close::DeferredClose;
+pub(super) use packet_ring::instructions;
 use receiver::{IngressState, RingParams, RingState};
 use ring_watchdog::RingCheck;
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use pontoon_process::error::Error;
 use pontoon_relay::Rule;
 use pontoon_relay::counters::WorkerStats;
+use pontoon_relay::filter::membership::{igmp, mld};
 use pontoon_relay::membership::{GROUP_MEMBERSHIP_INTERVAL, Memberships, STARTUP_RESPONSE_TIME};
 use pontoon_relay::proxy::{Member, Proxy};
 use pontoon_relay_worker::messages::{self, QuerierConfig, RelayUpdate};
@@ -23,6 +24,7 @@ use rustix::event::PollFd;
 
 use crate::RETRY;
 use crate::counter_rows;
+use crate::inputs::instructions;
 use crate::links::{Link, Links};
 use crate::worker_pool::{SpawnConfig, Task, WorkerPool};
 
@@ -412,8 +414,8 @@ impl ProxyQuerier {
     fn open(id: u32, interface: u32, address: IpAddr) -> io::Result<Self> {
         let family = Family::of(address);
         let socket = packet::open_without_ring(interface, family, |socket| match family {
-            Family::V4 => filter::attach(socket, IGMP),
-            Family::V6 => filter::attach(socket, MLD),
+            Family::V4 => filter::attach(socket, instructions(&igmp())),
+            Family::V6 => filter::attach(socket, instructions(&mld())),
         })?;
         packet::all_groups(&socket, interface, true)?;
         Ok(Self {
@@ -500,56 +502,6 @@ impl ProxyQuerier {
         workers.send(WORKER, RelayUpdate::QuerierAddress(self.id, address));
     }
 }
-
-/// BPF filter for IGMP: IP protocol 2. Queries are accepted only in multicast frames, which all hosts of the link receive:
-/// a host that wins the election of the querier by a query in a unicast frame would end memberships that no host can report
-/// again.
-const IGMP: [(u16, u8, u8, u32); 9] = [
-    (LOAD_BYTE, 0, 0, 9),
-    (JUMP_EQUAL, 0, 6, 2),
-    // X is the length of the IP header.
-    (LOAD_HEADER_LEN, 0, 0, 0),
-    (LOAD_BYTE_AT_X, 0, 0, 0),
-    (JUMP_EQUAL, 0, 2, 0x11),
-    (LOAD_BYTE, 0, 0, PACKET_TYPE),
-    (JUMP_EQUAL, 0, 1, PACKET_MULTICAST),
-    ACCEPT,
-    DROP,
-];
-
-/// BPF filter for MLD: hop-by-hop options, followed by ICMPv6. Queries are accepted in multicast frames only, as by
-/// [`IGMP`].
-const MLD: [(u16, u8, u8, u32); 13] = [
-    (LOAD_BYTE, 0, 0, 6),
-    (JUMP_EQUAL, 0, 10, 0),
-    (LOAD_BYTE, 0, 0, 40),
-    (JUMP_EQUAL, 0, 8, 58),
-    // X is the length of the options in bytes, without their first 8.
-    (LOAD_BYTE, 0, 0, 41),
-    (SHIFT_LEFT, 0, 0, 3),
-    (COPY_TO_X, 0, 0, 0),
-    (LOAD_BYTE_AT_X, 0, 0, 48),
-    (JUMP_EQUAL, 0, 2, 130),
-    (LOAD_BYTE, 0, 0, PACKET_TYPE),
-    (JUMP_EQUAL, 0, 1, PACKET_MULTICAST),
-    ACCEPT,
-    DROP,
-];
-
-/// Instructions of classic BPF (linux/filter.h).
-const LOAD_BYTE: u16 = 0x30;
-const LOAD_BYTE_AT_X: u16 = 0x50;
-const LOAD_HEADER_LEN: u16 = 0xb1;
-const JUMP_EQUAL: u16 = 0x15;
-const SHIFT_LEFT: u16 = 0x64;
-const COPY_TO_X: u16 = 0x07;
-const ACCEPT: (u16, u8, u8, u32) = (0x06, 0, 0, 0x4_0000);
-const DROP: (u16, u8, u8, u32) = (0x06, 0, 0, 0);
-
-/// Offset of the frame's packet type, `sll_pkttype` of packet(7): SKF_AD_OFF + SKF_AD_PKTTYPE.
-const PACKET_TYPE: u32 = 0xffff_f004;
-/// Packet type of frames to a multicast address.
-const PACKET_MULTICAST: u32 = 2;
 
 #[cfg(test)]
 mod tests;

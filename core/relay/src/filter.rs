@@ -10,6 +10,7 @@ use ipnet::IpNet;
 
 use crate::rule::Input;
 
+pub mod membership;
 #[cfg(test)]
 mod tests;
 
@@ -206,9 +207,10 @@ const WHOLE_PACKET: u32 = 0x0004_0000;
 /// Offset from which a filter loads the interface index of a packet (`SKF_AD_OFF + SKF_AD_IFINDEX`).
 const INTERFACE_INDEX: u32 = SKF_AD_OFF + 8;
 
-/// Offset from which a filter loads the packet type (`SKF_AD_OFF + SKF_AD_PKTTYPE`), and the type of frames to other
-/// hosts.
+/// Offset from which a filter loads the packet type (`SKF_AD_OFF + SKF_AD_PKTTYPE`), and the types of frames to a group
+/// and to other hosts.
 const PACKET_TYPE: u32 = SKF_AD_OFF + 4;
+const PACKET_MULTICAST: u32 = 2;
 const PACKET_OTHERHOST: u32 = 3;
 
 /// Base of the offsets from which a filter loads the kernel's metadata of a packet, instead of bytes of the packet.
@@ -220,8 +222,13 @@ const LOAD_WORD: u16 = 0x20;
 const LOAD_HALF: u16 = 0x28;
 const LOAD_BYTE: u16 = 0x30;
 const LOAD_HALF_AT_X: u16 = 0x48;
+const LOAD_BYTE_AT_X: u16 = 0x50;
 /// Instruction that sets X to the length of the IPv4 header in bytes: 4 * (byte & 0xf) (`BPF_LDX | BPF_B | BPF_MSH`).
 const LOAD_X_HEADER_LENGTH: u16 = 0xb1;
+const OR: u16 = 0x44;
 const AND: u16 = 0x54;
+const SHIFT_LEFT: u16 = 0x64;
+const COPY_TO_X: u16 = 0x07;
 const JUMP_EQUAL: u16 = 0x15;
+const JUMP_EQUAL_X: u16 = 0x1d;
 const RETURN: u16 = 0x06;

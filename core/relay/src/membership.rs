@@ -13,16 +13,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 mod accounts;
-#[cfg(test)]
-mod limit_tests;
+mod memberships;
 pub mod message;
 #[cfg(test)]
 mod tests;
 
-use accounts::{Accounts, Entry};
-use message::{Message, Query, Record, SourceChange};
+pub use memberships::{InvalidMembership, Memberships};
 
-use crate::rule::parse::unreachable;
+use accounts::{Accounts, Entry};
+use memberships::{is_routable, is_source_for};
+use message::{Message, Query, Record, SourceChange};
 
 /// State of the querier election and of the group memberships of one interface and address family.
 #[derive(Debug)]
@@ -60,7 +60,11 @@ enum QuerierRole {
     /// startup (RFC 3376 section 8.7) are not sent yet.
     Querier { next: Duration, startup_queries: u8 },
     /// A router with a lower address is the querier; this router takes over if no query of it arrives before `until`.
-    NonQuerier { until: Duration },
+    /// `max_response_time` is that of its last general query.
+    NonQuerier {
+        until: Duration,
+        max_response_time: Duration,
+    },
 }
 
 /// Expiry times of the memberships of one group: for any sender, and for single senders. Zero means that there is no
@@ -170,14 +174,18 @@ impl Querier {
                     self.handle_record(record, from, now);
                 }
             }
-            Message::Query { from, group, sources } => self.handle_query(from, group, &sources, now),
+            Message::Query {
+                from,
+                query,
+                suppress,
+            } => self.handle_query(from, &query, suppress, now),
         }
     }
 
     /// Removes expired memberships and returns the queries to send now.
     pub fn tick(&mut self, now: Duration) -> Vec<Query> {
         self.expire(now);
-        if let QuerierRole::NonQuerier { until } = self.role
+        if let QuerierRole::NonQuerier { until, .. } = self.role
             && until <= now
         {
             self.role = QuerierRole::Querier {
@@ -221,7 +229,7 @@ impl Querier {
     pub fn next_tick(&self) -> Duration {
         let role = match self.role {
             QuerierRole::Querier { next, .. } => next,
-            QuerierRole::NonQuerier { until } => until,
+            QuerierRole::NonQuerier { until, .. } => until,
         };
         let expiry = self.groups.values().flat_map(|group| {
             let any_until = (!group.any_until.is_zero()).then_some(group.any_until);
@@ -341,13 +349,14 @@ impl Querier {
                 if self.admit(group, from) == Admission::Ignored {
                     return;
                 }
+                let until = now + self.group_membership_interval();
                 let Some(found) = self.groups.get_mut(&group) else {
                     return;
                 };
                 if found.any_until <= now {
                     self.changed.insert(group);
                 }
-                found.any_until = now + GROUP_MEMBERSHIP_INTERVAL;
+                found.any_until = until;
                 // A host has reported the membership again, so pending queries for the group are not needed.
                 self.pending_queries
                     .retain(|(_, query)| query.group != Some(group));
@@ -366,7 +375,7 @@ impl Querier {
     /// Adds senders to the memberships of a group. If `exclusive`, the host has left the group for other senders, so a
     /// group-specific query finds out whether another host is still a member.
     fn include(&mut self, group: IpAddr, sources: &[IpAddr], exclusive: bool, now: Duration) {
-        let until = now + GROUP_MEMBERSHIP_INTERVAL;
+        let until = now + self.group_membership_interval();
         let can_schedule_query = self.can_schedule_query();
         let valid = sources.iter().filter(|source| is_source_for(**source, group));
         let Some(found) = self.groups.get_mut(&group) else {
@@ -408,25 +417,62 @@ impl Querier {
         }
     }
 
-    /// Handles a query of another router. The router with the lowest address is the querier (RFC 3376 section 6.6.2).
-    fn handle_query(&mut self, from: IpAddr, group: Option<IpAddr>, sources: &[IpAddr], now: Duration) {
+    /// Handles a query of another router.
+    ///
+    /// The router with the lowest address is the querier (RFC 3376 section 6.6.2, RFC 3810 section 7.6.2). A router that is
+    /// not lowers the timers of the group or the senders that the querier queries, unless the query's S flag is set, to the
+    /// last member query time: the number of queries times the maximum response time of the query (RFC 2236 section 3, RFC
+    /// 3376 section 6.6.1, RFC 3810 section 7.6.1).
+    ///
+    /// Any host of the link can send queries, so their effect has limits that the RFCs do not have:
+    ///
+    /// - Only a general query ends the role of querier, because every host receives and answers it. A query for a group
+    ///   reaches the members of the group only, which may be none.
+    /// - A general query with a maximum response time of at least [`QUERY_INTERVAL`] is ignored. RFC 3376 section 8.3 requires
+    ///   less of the querier; hosts could respond after this router has removed their memberships.
+    /// - Timers are not lowered to less than [`LAST_MEMBER_QUERY_TIME`], within which the hosts' responses arrive, however
+    ///   short the maximum response time is. A long one, up to 53 minutes in IGMP and 140 minutes in MLD, prolongs no timer.
+    fn handle_query(&mut self, from: IpAddr, query: &Query, suppress: bool, now: Duration) {
         // A source address of the other family, in a forged frame, is ignored in the election.
         if from.is_unspecified() || from.is_ipv4() != self.address.is_ipv4() || from >= self.address {
             return;
         }
-        self.role = QuerierRole::NonQuerier {
-            until: now + OTHER_QUERIER_PRESENT_INTERVAL,
-        };
-        let Some(found) = group.and_then(|group| self.groups.get_mut(&group)) else {
+        let Some(group) = query.group else {
+            if query.max_response_time < QUERY_INTERVAL {
+                self.role = QuerierRole::NonQuerier {
+                    until: now + OTHER_QUERIER_PRESENT_INTERVAL,
+                    max_response_time: query.max_response_time,
+                };
+            }
             return;
         };
-        let last_member_until = now + LAST_MEMBER_QUERY_TIME;
-        if sources.is_empty() {
-            found.any_until = found.any_until.min(last_member_until);
+        let Some(found) = self.groups.get_mut(&group).filter(|_| !suppress) else {
+            return;
+        };
+        let response_time = query.max_response_time * ROBUSTNESS.into();
+        let until = now + response_time.max(LAST_MEMBER_QUERY_TIME);
+        if query.sources.is_empty() {
+            found.any_until = found.any_until.min(until);
         }
-        for source in sources {
-            if let Some(until) = found.sources.get_mut(source) {
-                *until = (*until).min(last_member_until);
+        for source in &query.sources {
+            if let Some(source_until) = found.sources.get_mut(source) {
+                *source_until = (*source_until).min(until);
+            }
+        }
+    }
+
+    /// Returns the time from a report to the expiry of the membership. If another router is the querier, it is the time in
+    /// which that router may be silent before this one sends queries, and the time in which hosts respond to either, so that
+    /// no membership in use expires before (RFC 3376 section 8.4: two query intervals and the query response interval). It
+    /// is 380 seconds at most.
+    fn group_membership_interval(&self) -> Duration {
+        match self.role {
+            QuerierRole::Querier { .. } => GROUP_MEMBERSHIP_INTERVAL,
+            QuerierRole::NonQuerier {
+                max_response_time, ..
+            } => {
+                let response_time = (max_response_time + RESPONSE_DELAY).max(STARTUP_RESPONSE_TIME);
+                OTHER_QUERIER_PRESENT_INTERVAL + response_time
             }
         }
     }
@@ -449,117 +495,6 @@ impl Querier {
     }
 }
 
-/// The memberships of one interface and family that a querier process has reported to the supervisor. Each report is
-/// checked, because the process may be compromised.
-#[derive(Debug)]
-pub struct Memberships {
-    v6: bool,
-    /// Filter of each group, with a number that counts up in the order in which groups were added.
-    groups: BTreeMap<IpAddr, (u64, SourceFilter)>,
-    added: u64,
-}
-
-/// Error: a reported membership that no correct querier reports. The group is not routable or of another family, a
-/// sender is not a unicast address, or the number of groups or senders exceeds its limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid membership")]
-pub struct InvalidMembership;
-
-impl Memberships {
-    /// Creates an empty set of memberships for IPv6 (`v6`) or IPv4.
-    #[must_use]
-    pub fn new(v6: bool) -> Self {
-        Self {
-            v6,
-            groups: BTreeMap::new(),
-            added: 0,
-        }
-    }
-
-    /// Sets the source filter of a group. A filter with an empty list of senders removes the group.
-    ///
-    /// # Errors
-    /// No correct querier reports such a membership; nothing changes.
-    pub fn set(&mut self, group: IpAddr, filter: SourceFilter) -> Result<(), InvalidMembership> {
-        if group.is_ipv6() != self.v6 || !is_routable(group) {
-            return Err(InvalidMembership);
-        }
-        match &filter {
-            SourceFilter::Sources(sources) if sources.is_empty() => {
-                self.groups.remove(&group);
-                return Ok(());
-            }
-            SourceFilter::Sources(sources) => {
-                let valid = sources.iter().all(|source| is_source_for(*source, group));
-                if !valid || sources.len() > MAX_SOURCES {
-                    return Err(InvalidMembership);
-                }
-            }
-            SourceFilter::Any => {}
-        }
-        if !self.groups.contains_key(&group) && self.groups.len() == MAX_GROUPS {
-            return Err(InvalidMembership);
-        }
-        self.added += 1;
-        let added = self.added;
-        self.groups.entry(group).or_insert((added, SourceFilter::Any)).1 = filter;
-        Ok(())
-    }
-
-    /// Removes all groups.
-    pub fn clear(&mut self) {
-        self.groups.clear();
-    }
-
-    /// Returns true if there is no group.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.groups.is_empty()
-    }
-
-    /// Returns the number of items of [`Memberships::iter`].
-    #[must_use]
-    pub fn count(&self) -> usize {
-        let counts = self.groups.values().map(|(_, filter)| match filter {
-            SourceFilter::Any => 1,
-            SourceFilter::Sources(sources) => sources.len(),
-        });
-        counts.sum()
-    }
-
-    /// Returns the groups and their source filters, in the order in which the groups were added.
-    pub fn groups(&self) -> impl Iterator<Item = (IpAddr, &SourceFilter)> {
-        let mut groups: Vec<_> = self.groups.iter().collect();
-        groups.sort_unstable_by_key(|(_, (added, _))| *added);
-        groups.into_iter().map(|(group, (_, filter))| (*group, filter))
-    }
-
-    /// Returns the groups in the order in which they were added, one item for each sender; `None` means any sender.
-    pub fn iter(&self) -> impl Iterator<Item = (IpAddr, Option<IpAddr>)> {
-        self.groups().flat_map(|(group, filter)| {
-            let sources: Vec<Option<IpAddr>> = match filter {
-                SourceFilter::Any => vec![None],
-                SourceFilter::Sources(sources) => sources.iter().copied().map(Some).collect(),
-            };
-            sources.into_iter().map(move |source| (group, source))
-        })
-    }
-}
-
-/// Returns true if routers forward datagrams to the group, which they do not for link-local scope (RFC 5771 section 4,
-/// RFC 4291 section 2.7).
-fn is_routable(group: IpAddr) -> bool {
-    match group {
-        IpAddr::V4(v4) => v4.is_multicast() && v4.octets()[..3] != [224, 0, 0],
-        IpAddr::V6(v6) => v6.is_multicast() && v6.octets()[1] & 0xf > 2,
-    }
-}
-
-/// Returns true if `source` can be a sender of the group: a unicast address of the same family that a rule accepts.
-fn is_source_for(source: IpAddr, group: IpAddr) -> bool {
-    source.is_ipv4() == group.is_ipv4() && !source.is_multicast() && !unreachable(source)
-}
-
 /// Robustness variable: number of times that a message is sent because some may be lost (RFC 3376 section 8.1).
 const ROBUSTNESS: u8 = 2;
 
@@ -570,8 +505,11 @@ const QUERY_INTERVAL: Duration = Duration::from_secs(125);
 /// 10 s (RFC 3376 section 8.3), and 1 s for delays of the query and the reports.
 pub const STARTUP_RESPONSE_TIME: Duration = Duration::from_secs(11);
 
+/// Time for delays of a query and the reports, in addition to the maximum response time.
+const RESPONSE_DELAY: Duration = Duration::from_secs(1);
+
 /// Group membership interval: time from the last report to the expiry of a membership (RFC 3376 section 8.4), which is
-/// two query intervals and the query response interval.
+/// two query intervals and the query response interval, while this router is the querier.
 pub const GROUP_MEMBERSHIP_INTERVAL: Duration = Duration::from_secs(260);
 
 /// Other querier present interval: time after the last query of another querier until this router becomes querier (RFC

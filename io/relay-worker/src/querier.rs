@@ -181,6 +181,8 @@ mod tests {
         message[2..4].copy_from_slice(&sum.to_be_bytes());
         let mut packet = vec![0x45, 0xc0, 0, 28, 0, 0, 0, 0, 1, 2, 0, 0];
         packet.extend([10, 0, 0, 7, 239, 1, 1, last]);
+        let sum = pontoon_wire::checksum::Sum::new().add(&packet).finish();
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
         packet.extend(message);
         packet
     }

@@ -117,7 +117,23 @@ pub(crate) fn packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
 /// Creates a tap in the caller's network namespace: a `virtio_net_hdr` of 10 bytes before each frame, partial
 /// checksums, and no segmentation offload. Reads and writes do not block.
 pub(crate) fn tap(name: &str) -> io::Result<OwnedFd> {
-    let tap = OwnedFd::from(
+    let tap = tun_device(name, libc::IFF_TAP | libc::IFF_VNET_HDR)?;
+    let offloads = libc::c_ulong::from(libc::TUN_F_CSUM);
+    // SAFETY: TUNSETOFFLOAD has its flags as the argument itself, and accesses no memory of this process.
+    if unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETOFFLOAD, offloads) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(tap)
+}
+
+/// Creates a tun, whose packets begin with the IP header, in the caller's network namespace. Reads and writes do not block.
+pub(crate) fn tun(name: &str) -> io::Result<OwnedFd> {
+    tun_device(name, libc::IFF_TUN)
+}
+
+/// Creates an interface with `/dev/net/tun` whose packets are not preceded by `struct tun_pi`.
+fn tun_device(name: &str, flags: libc::c_int) -> io::Result<OwnedFd> {
+    let device = OwnedFd::from(
         File::options()
             .read(true)
             .write(true)
@@ -129,17 +145,12 @@ pub(crate) fn tap(name: &str) -> io::Result<OwnedFd> {
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = libc::c_char::from_ne_bytes([from]);
     }
-    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+    request.ifr_ifru.ifru_flags = (flags | libc::IFF_NO_PI) as libc::c_short;
     // SAFETY: TUNSETIFF reads and writes one `ifreq`, and `request` is initialised and exclusively borrowed.
-    if unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0 {
+    if unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    let offloads = libc::c_ulong::from(libc::TUN_F_CSUM);
-    // SAFETY: TUNSETOFFLOAD has its flags as the argument itself, and accesses no memory of this process.
-    if unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETOFFLOAD, offloads) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(tap)
+    Ok(device)
 }
 
 /// Opens a pseudo-terminal. Returns its master and its slave.

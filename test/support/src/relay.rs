@@ -64,6 +64,7 @@ fn members(mut script: &[u8], own: IpAddr) {
         let (packet, rest) = rest.split_at(usize::from(*len).min(rest.len()));
         script = rest;
         let mut packet = packet.to_vec();
+        mend_header(&mut packet);
         mend_message(&mut packet);
         if let Some(message) = message::parse(&packet) {
             querier.handle(message, now);

@@ -151,6 +151,7 @@ impl PacketRing {
     }
 }
 
-fn instructions(program: &[Instruction]) -> impl Iterator<Item = (u16, u8, u8, u32)> {
+/// Returns the instructions of a program as [`filter::attach`] takes them.
+pub(crate) fn instructions(program: &[Instruction]) -> impl Iterator<Item = (u16, u8, u8, u32)> {
     program.iter().map(|one| (one.code, one.jt, one.jf, one.k))
 }

@@ -5,6 +5,18 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Rule, RuleTable};
 
+/// A packet as a filter sees it: from the offset on at which the socket's packets begin, with its metadata.
+#[derive(Clone, Copy)]
+pub(super) struct Received<'a> {
+    /// Packet type (`PACKET_*`).
+    pub(super) kind: u32,
+    /// Hardware type of the interface (`ARPHRD_*`).
+    pub(super) hardware: u32,
+    /// Link-layer header.
+    pub(super) link_layer: &'a [u8],
+    pub(super) bytes: &'a [u8],
+}
+
 /// Executes a filter as the kernel does, on a frame to a group that has arrived on interface 7.
 fn accepts(program: &[Instruction], frame: &[u8]) -> bool {
     accepts_of_type(2, program, frame)
@@ -12,29 +24,55 @@ fn accepts(program: &[Instruction], frame: &[u8]) -> bool {
 
 /// Executes a filter like [`accepts`], on a frame of packet type `kind` (`PACKET_*`).
 fn accepts_of_type(kind: u32, program: &[Instruction], frame: &[u8]) -> bool {
-    let load = |at: usize, len: usize| {
-        let bytes = frame.get(at..at + len)?;
+    let received = Received {
+        kind,
+        hardware: 1,
+        link_layer: frame,
+        bytes: frame,
+    };
+    execute(program, received)
+}
+
+/// Executes a filter as the kernel does.
+pub(super) fn execute(program: &[Instruction], received: Received<'_>) -> bool {
+    let load = |at: u32, len: usize| {
+        const LINK_LAYER: u32 = 0xffe0_0000;
+        let (bytes, at) = match at {
+            INTERFACE_INDEX => return Some(7),
+            PACKET_TYPE => return Some(received.kind),
+            // SKF_AD_OFF + SKF_AD_HATYPE.
+            0xffff_f01c => return Some(received.hardware),
+            LINK_LAYER.. => (received.link_layer, at - LINK_LAYER),
+            _ => (received.bytes, at),
+        };
+        let at = at as usize;
+        let bytes = bytes.get(at..at + len)?;
         Some(bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)))
     };
-    let (mut at, mut a, mut x) = (0, 0_u32, 0_usize);
+    let (mut at, mut a, mut x) = (0, 0_u32, 0_u32);
     loop {
         let Instruction { code, jt, jf, k } = program[at];
         at += 1;
-        let k_at = k as usize;
         let loaded = match code {
-            LOAD_WORD if k == INTERFACE_INDEX => Some(7),
-            LOAD_WORD if k == PACKET_TYPE => Some(kind),
-            LOAD_WORD => load(k_at, 4),
-            LOAD_HALF => load(k_at, 2),
-            LOAD_BYTE => load(k_at, 1),
-            LOAD_HALF_AT_X => load(k_at + x, 2),
-            LOAD_X_HEADER_LENGTH => {
-                x = load(k_at, 1).unwrap() as usize % 16 * 4;
+            LOAD_WORD => load(k, 4),
+            LOAD_HALF => load(k, 2),
+            LOAD_BYTE => load(k, 1),
+            LOAD_HALF_AT_X => load(k + x, 2),
+            LOAD_BYTE_AT_X => load(k + x, 1),
+            LOAD_X_HEADER_LENGTH => load(k, 1).map(|byte| {
+                x = byte % 16 * 4;
+                a
+            }),
+            COPY_TO_X => {
+                x = a;
                 Some(a)
             }
             AND => Some(a & k),
-            JUMP_EQUAL => {
-                at += usize::from(if a == k { jt } else { jf });
+            OR => Some(a | k),
+            SHIFT_LEFT => Some(a << k),
+            JUMP_EQUAL | JUMP_EQUAL_X => {
+                let operand = if code == JUMP_EQUAL { k } else { x };
+                at += usize::from(if a == operand { jt } else { jf });
                 Some(a)
             }
             RETURN => return k > 0,

@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use pontoon_wire::checksum::Sum;
 
+mod parse;
+
+pub use parse::parse;
+
 /// A parsed IGMP or MLD message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -19,10 +23,11 @@ pub enum Message {
     Query {
         /// Source address of the query: the other router's.
         from: IpAddr,
-        /// The group that is queried; `None` in a general query.
-        group: Option<IpAddr>,
-        /// The senders that are queried; empty in a query for a whole group.
-        sources: Vec<IpAddr>,
+        /// The group, the senders and the maximum response time of the query.
+        query: Query,
+        /// S flag, "Suppress Router-Side Processing" (RFC 3376 section 4.1.5, RFC 3810 section 5.1.7): routers that receive
+        /// the query do not change timers. False in older protocol versions, which do not have it.
+        suppress: bool,
     },
 }
 
@@ -51,15 +56,15 @@ pub enum SourceChange {
     Block(Vec<IpAddr>),
 }
 
-/// An IGMP or MLD query that this router sends.
+/// An IGMP or MLD query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     /// The group that is queried; `None` in a general query.
     pub group: Option<IpAddr>,
     /// The senders that are queried; empty in a query for a whole group.
     pub sources: Vec<IpAddr>,
-    /// Maximum response time: time within which hosts report (RFC 3376 section 4.1.1).
-    max_response_time: Duration,
+    /// Maximum response time: time within which hosts report (RFC 3376 section 4.1.1, RFC 3810 section 5.1.3).
+    pub(super) max_response_time: Duration,
 }
 
 impl Query {
@@ -178,181 +183,9 @@ impl Query {
     }
 }
 
-/// Parses a packet that begins with the IP header; returns `None` if it is not a valid IGMP or MLD message.
-#[must_use]
-pub fn parse(packet: &[u8]) -> Option<Message> {
-    match packet.first()? >> 4 {
-        4 => igmp(packet),
-        6 => mld(packet),
-        _ => None,
-    }
-}
-
-fn igmp(packet: &[u8]) -> Option<Message> {
-    let header_len = usize::from(packet[0] & 0xf) * 4;
-    let total = usize::from(u16::from_be_bytes(array(packet, 2)?));
-    let header = packet.get(..header_len).filter(|header| header.len() >= 20)?;
-    let message = packet.get(header_len..total)?;
-    // RFC 3376 section 4: a TTL of 1. That does not prove that the message was sent on this link, because a remote host
-    // can choose a TTL that routers decrement to 1. A group address as destination does, because routers do not route
-    // it to this host.
-    if header[9] != IGMP || header[8] != 1 || header[16] >> 4 != 0xe || Sum::new().add(message).finish() != 0
-    {
-        return None;
-    }
-    let from = IpAddr::V4(Ipv4Addr::from(array(header, 12)?));
-    let group = IpAddr::V4(Ipv4Addr::from(array(message, 4)?));
-    let one = |change| {
-        Some(Message::Reports {
-            from,
-            records: vec![Record { group, change }],
-        })
-    };
-    match message[0] {
-        IGMP_QUERY => {
-            let group = Some(group).filter(|group| !group.is_unspecified());
-            let to = IpAddr::V4(Ipv4Addr::from(array(header, 16)?));
-            if to != group.unwrap_or(IpAddr::V4(ALL_SYSTEMS)) {
-                return None;
-            }
-            let count = message.get(10..12).map_or(0, count);
-            Some(Message::Query {
-                from,
-                group,
-                sources: addresses(message.get(12..).unwrap_or_default(), count, V4)?,
-            })
-        }
-        IGMP_REPORT_1 | IGMP_REPORT_2 => one(SourceChange::Any),
-        IGMP_LEAVE => one(LEAVE),
-        IGMP_REPORT_3 => records(message, from, V4),
-        _ => None,
-    }
-}
-
-fn mld(packet: &[u8]) -> Option<Message> {
-    let len = usize::from(u16::from_be_bytes(array(packet, 4)?));
-    let body = packet.get(40..40 + len)?;
-    // Hop limit 1, and a hop-by-hop options header with the router alert before the message (RFC 3810 section 5).
-    if packet[7] != 1 || packet[6] != HOP_BY_HOP || *body.first()? != ICMPV6 {
-        return None;
-    }
-    let message = body.get(8 + 8 * usize::from(*body.get(1)?)..)?;
-    let (from, to) = (v6(packet, 8)?, v6(packet, 24)?);
-    // RFC 2710 section 3, RFC 3810 section 5: a link-local source address proves that the message was sent on this
-    // link.
-    let IpAddr::V6(source) = from else {
-        return None;
-    };
-    // A host that has no address yet reports from ::, and a router discards that report (RFC 3810 section 5.2.13): the
-    // host reports again when it has an address.
-    if !source.is_unicast_link_local() {
-        return None;
-    }
-    if Sum::pseudo(from, to, ICMPV6, message.len()).add(message).finish() != 0 {
-        return None;
-    }
-    if *message.first()? == MLD_REPORT_2 {
-        return records(message, from, V6);
-    }
-    let group = v6(message, 8)?;
-    let one = |change| {
-        Some(Message::Reports {
-            from,
-            records: vec![Record { group, change }],
-        })
-    };
-    match message[0] {
-        MLD_QUERY => {
-            let group = Some(group).filter(|group| !group.is_unspecified());
-            if to != group.unwrap_or(IpAddr::V6(ALL_NODES)) {
-                return None;
-            }
-            let count = message.get(26..28).map_or(0, count);
-            Some(Message::Query {
-                from,
-                group,
-                sources: addresses(message.get(28..).unwrap_or_default(), count, V6)?,
-            })
-        }
-        MLD_REPORT_1 => one(SourceChange::Any),
-        MLD_DONE => one(LEAVE),
-        _ => None,
-    }
-}
-
-/// Parses group records (RFC 3376 section 4.2.4, RFC 3810 section 5.2.5), whose layout is the same in IGMP and MLD:
-/// type, number of words of auxiliary data, number of sources, group, sources, auxiliary data.
-fn records(message: &[u8], from: IpAddr, bytes: usize) -> Option<Message> {
-    let count = count(message.get(6..8)?);
-    let mut rest = message.get(8..)?;
-    let mut records = Vec::new();
-    for _ in 0..count {
-        let (kind, words) = (*rest.first()?, usize::from(*rest.get(1)?));
-        let senders = self::count(rest.get(2..4)?);
-        let group = address(rest.get(4..4 + bytes)?)?;
-        let sources = addresses(rest.get(4 + bytes..)?, senders, bytes)?;
-        rest = rest.get(4 + bytes * (1 + senders) + 4 * words..)?;
-        let change = match kind {
-            // MODE_IS_EXCLUDE and CHANGE_TO_EXCLUDE_MODE.
-            2 | 4 => SourceChange::Any,
-            1 | 3 => SourceChange::Include {
-                sources,
-                exclusive: kind == 3,
-            },
-            5 => SourceChange::Include {
-                sources,
-                exclusive: false,
-            },
-            6 => SourceChange::Block(sources),
-            _ => continue,
-        };
-        records.push(Record { group, change });
-    }
-    Some(Message::Reports { from, records })
-}
-
-fn addresses(bytes: &[u8], count: usize, each: usize) -> Option<Vec<IpAddr>> {
-    bytes
-        .get(..count * each)?
-        .chunks_exact(each)
-        .map(address)
-        .collect()
-}
-
-/// Parses an IP address of 4 or 16 bytes.
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
-        V4 => Some(Ipv4Addr::from(array(bytes, 0)?).into()),
-        _ => v6(bytes, 0),
-    }
-}
-
-fn v6(bytes: &[u8], at: usize) -> Option<IpAddr> {
-    Some(Ipv6Addr::from(array::<16>(bytes, at)?).into())
-}
-
-/// Parses a big-endian 16-bit number of records or sources.
-fn count(bytes: &[u8]) -> usize {
-    array(bytes, 0).map_or(0, u16::from_be_bytes).into()
-}
-
-fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
-    bytes.get(at..)?.first_chunk().copied()
-}
-
-/// Change of the source filter that ends a membership: INCLUDE mode without senders.
-const LEAVE: SourceChange = SourceChange::Include {
-    sources: Vec::new(),
-    exclusive: true,
-};
-
 /// Robustness variable and query interval in seconds, as a query carries them (RFC 3376 sections 4.1.6 and 4.1.7).
 const ROBUSTNESS: u8 = 2;
 const QUERY_INTERVAL: u8 = 125;
-
-/// Length in bytes of an IPv4 address, followed by that of an IPv6 address.
-const V4: usize = 4;
-const V6: usize = 16;
 
 /// Destinations of general queries (RFC 3376 section 4.1.12, RFC 3810 section 5.1.15). A query for a group is sent to the group.
 const ALL_SYSTEMS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);

@@ -8,7 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use pontoon_netns::{add_address, ip};
 use pontoon_relay::membership::message::Query;
+use pontoon_wire::checksum::Sum;
 use rustix::process::Signal;
 
 use super::traffic::{Receiver, Sender};
@@ -33,7 +35,8 @@ pub(super) fn cases() -> Vec<Case> {
         60,
         ignores_unicast_frames,
     );
-    [proxied, asked, reads, restarted, ignores]
+    let elects = Case::both("relay.proxy-elects-querier-on-tun", 60, elects_on_tun);
+    [proxied, asked, reads, restarted, ignores, elects]
         .into_iter()
         .flatten()
         .collect()
@@ -205,9 +208,9 @@ fn joined(row: &RelayRow, group: &str, wanted: bool) -> Result<()> {
     .map(drop)
 }
 
-/// Tests that a forged query with a lower source address than the relay's, in a frame that only the relay receives,
-/// neither ends a membership nor ends the relay's role as querier, and that the same query in a multicast frame ends
-/// the role. A querier ends a membership two seconds after a host's leave, after it has queried the other hosts; a
+/// Tests that a forged query with a lower source address than the relay's, in a frame that only the relay receives, to
+/// its own address or to a group that no host has joined, neither ends a membership nor ends the relay's role as querier,
+/// and that the same query in a frame to all hosts ends the role. A querier ends a membership two seconds after a host's leave, after it has queried the other hosts; a
 /// router in another role leaves that to the querier.
 fn ignores_unicast_frames(context: &Context, family: Family) -> Result<()> {
     let row = RelayRow::new(1)?;
@@ -225,8 +228,14 @@ fn ignores_unicast_frames(context: &Context, family: Family) -> Result<()> {
     let forger = Forger::new(&row, family)?;
 
     let receiver = joined(&mut relay)?;
-    for query in [Query::general(), Query::group(wanted.ip())] {
-        forger.send(&query, forger.relay)?;
+    let other_group = match family {
+        Family::V4 => [1, 0, 0x5e, 0x7f, 1, 2],
+        Family::V6 => [0x33, 0x33, 0xff, 0x7f, 1, 2],
+    };
+    for to in [forger.relay, other_group] {
+        for query in [Query::general(), Query::group(wanted.ip())] {
+            forger.send(&query, to)?;
+        }
     }
     // A membership that the query for the group ended would expire after two seconds.
     std::thread::sleep(LEFT);
@@ -251,6 +260,85 @@ fn ignores_unicast_frames(context: &Context, family: Family) -> Result<()> {
         "the relay has queried the hosts although another router is the querier"
     );
     Ok(())
+}
+
+/// Tests the election of the querier on an interface without link-layer header, whose packets the kernel delivers as
+/// `PACKET_HOST`: the relay is the querier until it receives a query with a lower source address.
+fn elects_on_tun(context: &Context, family: Family) -> Result<()> {
+    let (own, lower) = match family {
+        Family::V4 => ("10.9.0.2/24", "10.9.0.1"),
+        Family::V6 => ("fe80::9/64", "fe80::1"),
+    };
+    let row = RelayRow::new(1)?;
+    let tun = row.relay(0).enter(|| {
+        let tun = sys::tun("tun0")?;
+        ip("link set tun0 up")?;
+        add_address("tun0", own)?;
+        Ok(tun)
+    })?;
+    let group = group(family, 1).ip();
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--proxy", "left -> tun0"])?;
+    let join = |relay: &mut RunningRelay| {
+        rustix::io::write(&tun, &host_message(group, true)?)?;
+        relay.stats_when("there is a rule", |stats| {
+            stats.text("/rules/0/rule").contains(&group.to_string())
+        })
+    };
+    let leave = || rustix::io::write(&tun, &host_message(group, false)?).map_err(anyhow::Error::from);
+
+    join(&mut relay)?;
+    leave()?;
+    relay.stats_when("the rule is gone", |stats| stats.text("/rules/0/rule").is_empty())?;
+
+    join(&mut relay)?;
+    let (query, _) = Query::general()
+        .packet(lower.parse()?)
+        .context("the families differ")?;
+    rustix::io::write(&tun, &query)?;
+    leave()?;
+    relay.wait_until_idle()?;
+    std::thread::sleep(LEFT);
+    ensure!(
+        !relay.stats()?.text("/rules/0/rule").is_empty(),
+        "the relay has queried the hosts although another router is the querier"
+    );
+    Ok(())
+}
+
+/// Returns an IP packet with an IGMPv2 or MLDv1 message of a host that joins or leaves a group (RFC 2236 section 2, RFC
+/// 2710 section 3).
+fn host_message(group: IpAddr, joins: bool) -> Result<Vec<u8>> {
+    match group {
+        IpAddr::V4(group) => {
+            let to = if joins { group } else { Ipv4Addr::new(224, 0, 0, 2) };
+            let mut message = [&[if joins { 0x16 } else { 0x17 }, 0, 0, 0][..], &group.octets()].concat();
+            set_checksum(&mut message, 2, Sum::new());
+            let mut packet = vec![0x46, 0xc0, 0, 32, 0, 0, 0, 0, 1, 2, 0, 0, 10, 9, 0, 7];
+            packet.extend(to.octets());
+            packet.extend([0x94, 4, 0, 0]);
+            set_checksum(&mut packet, 10, Sum::new());
+            packet.extend(message);
+            Ok(packet)
+        }
+        IpAddr::V6(group) => {
+            let to = if joins { group } else { "ff02::2".parse()? };
+            let from = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 7);
+            let mut message = vec![if joins { 131 } else { 132 }, 0, 0, 0, 0, 0, 0, 0];
+            message.extend(group.octets());
+            set_checksum(&mut message, 2, Sum::pseudo(from.into(), to.into(), 58, 24));
+            let mut packet = vec![0x60, 0, 0, 0, 0, 32, 0, 1];
+            packet.extend([from.octets(), to.octets()].as_flattened());
+            packet.extend([58, 0, 5, 2, 0, 0, 1, 0]);
+            packet.extend(message);
+            Ok(packet)
+        }
+    }
+}
+
+/// Sets the checksum at offset `at`, which is zero. `pseudo` is the sum of the pseudo-header.
+fn set_checksum(bytes: &mut [u8], at: usize, pseudo: Sum) {
+    let sum = pseudo.add(bytes).finish();
+    bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// Time after which a membership has ended that a querier has queried for: two seconds and some for a busy machine.

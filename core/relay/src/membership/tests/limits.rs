@@ -1,6 +1,5 @@
 //! Tests of the limit on groups: which reports are ignored, and which groups are evicted.
 
-use super::tests::{address, at, querier, report_of, wanted};
 use super::*;
 
 const FLOODER: &str = "10.0.0.66";
