@@ -78,6 +78,9 @@ pub(crate) struct RunArgs {
     /// Name of the guest's interface [default: tap0, or the host interface's with --addressing host]
     #[arg(long, value_name = "NAME", value_parser = values::ifname)]
     pub(crate) ifname: Option<String>,
+    /// Attach to the tap as it is, or create it without addresses: another program configures it
+    #[arg(long, hide_short_help = true, requires = "attach")]
+    pub(crate) no_configure: bool,
     /// Host name inside
     #[arg(long, value_name = "NAME", value_parser = values::hostname)]
     pub(crate) hostname: Option<String>,
@@ -290,6 +293,12 @@ pub(crate) struct NetworkArgs {
     /// Another host name that --metrics accepts in requests
     #[arg(long, hide_short_help = true, value_name = "NAME", requires = "metrics")]
     pub(crate) metrics_host: Vec<String>,
+    /// Exit when the other end of descriptor N, a pipe or socket, is closed
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = value_parser!(i32).range(3..))]
+    pub(crate) exit_fd: Option<i32>,
+    /// Listen on a Unix socket for requests to publish ports, in the protocol of slirp4netns
+    #[arg(long, hide_short_help = true, value_name = "PATH")]
+    pub(crate) slirp_api: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
 }
