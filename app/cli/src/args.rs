@@ -43,6 +43,8 @@ pub(crate) enum Verb {
     Top(TopArgs),
     /// Relay multicast between interfaces
     Relay(Box<RelayArgs>),
+    /// Run with the command line of another program, such as slirp4netns
+    Compat(CompatArgs),
     /// Compare network stacks on this machine (runs pontoon-bench)
     #[command(disable_help_flag = true)]
     Bench {
@@ -537,6 +539,33 @@ pub(crate) struct RelayArgs {
     pub(crate) require_sandbox: bool,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "pontoon compat [NAME [ARGS...] | install DIR | remove DIR]    (nothing: list the names)"
+)]
+pub(crate) struct CompatArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<CompatCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CompatCommand {
+    /// Link the names of all programs to pontoon, so that other programs execute it in their place
+    Install {
+        /// Directory of the links; one that precedes /usr/bin in PATH
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+    /// Remove the links
+    Remove {
+        /// Directory of the links
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+    #[command(external_subcommand)]
+    Tool(Vec<OsString>),
 }
 
 /// A value of `--dns`.
