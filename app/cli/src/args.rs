@@ -43,6 +43,8 @@ pub(crate) enum Verb {
     Top(TopArgs),
     /// Relay multicast between interfaces
     Relay(Box<RelayArgs>),
+    /// Run with the command line of another program, such as slirp4netns
+    Compat(CompatArgs),
     /// Compare network stacks on this machine (runs pontoon-bench)
     #[command(disable_help_flag = true)]
     Bench {
@@ -78,6 +80,9 @@ pub(crate) struct RunArgs {
     /// Name of the guest's interface [default: tap0, or the host interface's with --addressing host]
     #[arg(long, value_name = "NAME", value_parser = values::ifname)]
     pub(crate) ifname: Option<String>,
+    /// Attach to the tap as it is, or create it without addresses: another program configures it
+    #[arg(long, hide_short_help = true, requires = "attach")]
+    pub(crate) no_configure: bool,
     /// Host name inside
     #[arg(long, value_name = "NAME", value_parser = values::hostname)]
     pub(crate) hostname: Option<String>,
@@ -290,6 +295,12 @@ pub(crate) struct NetworkArgs {
     /// Another host name that --metrics accepts in requests
     #[arg(long, hide_short_help = true, value_name = "NAME", requires = "metrics")]
     pub(crate) metrics_host: Vec<String>,
+    /// Exit when the other end of descriptor N, a pipe or socket, is closed
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = value_parser!(i32).range(3..))]
+    pub(crate) exit_fd: Option<i32>,
+    /// Listen on a Unix socket for requests to publish ports, in the protocol of slirp4netns
+    #[arg(long, hide_short_help = true, value_name = "PATH")]
+    pub(crate) slirp_api: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
 }
@@ -528,6 +539,33 @@ pub(crate) struct RelayArgs {
     pub(crate) require_sandbox: bool,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "pontoon compat [NAME [ARGS...] | install DIR | remove DIR]    (nothing: list the names)"
+)]
+pub(crate) struct CompatArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<CompatCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CompatCommand {
+    /// Link the names of all programs to pontoon, so that other programs execute it in their place
+    Install {
+        /// Directory of the links; one that precedes /usr/bin in PATH
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+    /// Remove the links
+    Remove {
+        /// Directory of the links
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+    #[command(external_subcommand)]
+    Tool(Vec<OsString>),
 }
 
 /// A value of `--dns`.

@@ -7,6 +7,7 @@ use pontoon_process::error::one_line;
 
 mod args;
 mod bench;
+mod compat;
 mod ctl;
 mod log;
 mod relay;
@@ -17,6 +18,13 @@ mod values;
 mod vm;
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    if let Some(status) = words
+        .next()
+        .and_then(|name| compat::run_as(&name, || words.collect()))
+    {
+        return status;
+    }
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage::explain(&error),
@@ -27,6 +35,7 @@ fn main() -> ExitCode {
         args::Verb::Ctl(arguments) => end(ctl::ctl(&arguments).map(|()| 0)),
         args::Verb::Top(arguments) => end(top::top(&arguments).map(|()| 0)),
         args::Verb::Relay(arguments) => relay::run(*arguments),
+        args::Verb::Compat(arguments) => compat::compat(arguments),
         args::Verb::Bench { arguments } => bench::exec(&arguments),
     }
 }

@@ -28,6 +28,7 @@ pub(crate) fn run(arguments: RunArgs) -> ExitCode {
         Some(target) => Guest::Attach {
             target,
             ifname: arguments.ifname,
+            configure: !arguments.no_configure,
         },
         None => Guest::Command {
             argv: command_or_shell(arguments.command),
@@ -109,7 +110,9 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
         max_flow_rate: arguments.max_flow_rate,
         max_bandwidth: arguments.max_bandwidth,
         ready_fd: arguments.report.ready_fd,
+        exit_fd: arguments.exit_fd,
         control: arguments.control,
+        slirp_api: arguments.slirp_api,
         pcap: arguments.pcap,
         metrics: arguments.metrics.map(|at| Metrics {
             at,

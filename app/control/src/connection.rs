@@ -10,7 +10,7 @@ use rustix::net::Shutdown;
 
 use crate::hosts::Hosts;
 use crate::http::{self, HttpRequest, HttpResponse, Parsed};
-use crate::server::{self, Answer, ResponsePoll, Route};
+use crate::server::{self, Answer, ExchangeHandler, Protocol, ResponsePoll, Route};
 use crate::{IDLE_TIMEOUT, REQUEST_TIMEOUT};
 
 /// Connection of one client, with its receive buffer, unsent responses and waiting request.
@@ -44,14 +44,26 @@ struct WaitingRequest<S> {
 #[derive(Clone, Copy, Debug)]
 struct ResponseMode {
     close: bool,
-    head_only: bool,
+    part: ResponsePart,
+}
+
+/// Part of a response that is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ResponsePart {
+    Whole,
+    Head,
+    /// The body only, for clients that do not use HTTP.
+    Body,
 }
 
 impl ResponseMode {
     fn of(request: &HttpRequest) -> Self {
         Self {
             close: request.close,
-            head_only: request.method == "HEAD",
+            part: match request.method == "HEAD" {
+                true => ResponsePart::Head,
+                false => ResponsePart::Whole,
+            },
         }
     }
 }
@@ -102,6 +114,11 @@ impl<S> Connection<S> {
         (!idle, self.since)
     }
 
+    /// Returns the time of the client's last progress.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
+    }
+
     pub(crate) fn is_open(&self, now: Instant) -> bool {
         let over = self.closing && self.discard == 0 || self.ended && self.waiting.is_none() && !self.more;
         now < self.deadline() && !(over && self.unsent.is_empty())
@@ -119,7 +136,7 @@ impl<S> Connection<S> {
 
     /// Receives data of the client and responds to one request only, so that a client with many requests delays no other
     /// client.
-    pub(crate) fn serve(&mut self, routes: &[Route<S>], hosts: &Hosts, service: &mut S, now: Instant) {
+    pub(crate) fn serve(&mut self, protocol: &Protocol<S>, service: &mut S, now: Instant) {
         if self.closing {
             self.receive_and_discard();
         } else if !self.ended && !self.more {
@@ -128,7 +145,10 @@ impl<S> Connection<S> {
         self.send(now);
         // A client that does not read its responses gets no further responses.
         if self.unsent.is_empty() && !self.closing && self.waiting.is_none() {
-            self.look(routes, hosts, service, now);
+            match protocol {
+                Protocol::Http { routes, hosts } => self.look(routes, hosts, service, now),
+                Protocol::Exchange(handler) => self.exchange(*handler, service, now),
+            }
             self.send(now);
         }
     }
@@ -157,7 +177,7 @@ impl<S> Connection<S> {
             Parsed::Wrong(response) => {
                 let manner = ResponseMode {
                     close: true,
-                    head_only: false,
+                    part: ResponsePart::Whole,
                 };
                 self.received.clear();
                 self.answer(&response, manner, now);
@@ -166,16 +186,39 @@ impl<S> Connection<S> {
         }
     }
 
+    /// Handles the only request of the client, if it is complete.
+    fn exchange(&mut self, handler: ExchangeHandler<S>, service: &mut S, now: Instant) {
+        if let Some(answer) = handler(service, &self.received, self.ended, now) {
+            self.received.clear();
+            let manner = ResponseMode {
+                close: true,
+                part: ResponsePart::Body,
+            };
+            self.take_answer(answer, manner, now);
+        }
+    }
+
     fn take(&mut self, request: &HttpRequest, routes: &[Route<S>], service: &mut S, now: Instant) {
         let manner = ResponseMode::of(request);
-        match server::dispatch(routes, service, request, now) {
+        let answer = server::dispatch(routes, service, request, now);
+        self.take_answer(answer, manner, now);
+    }
+
+    fn take_answer(&mut self, answer: Answer<S>, manner: ResponseMode, now: Instant) {
+        match answer {
             Answer::Now(response) => self.answer(&response, manner, now),
             Answer::Later(look) => self.waiting = Some(WaitingRequest { look, manner }),
         }
     }
 
     fn answer(&mut self, response: &HttpResponse, manner: ResponseMode, now: Instant) {
-        response.write(&mut self.unsent, manner.close, manner.head_only);
+        match manner.part {
+            ResponsePart::Body => {
+                self.unsent.extend(&response.body);
+                self.discard = if self.ended { 0 } else { DISCARDED };
+            }
+            part => response.write(&mut self.unsent, manner.close, part == ResponsePart::Head),
+        }
         self.closing |= manner.close;
         self.since = now;
     }

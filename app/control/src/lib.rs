@@ -23,7 +23,7 @@ pub mod server;
 
 use hosts::Hosts;
 use listener::Listener;
-use server::{Route, Server};
+use server::{ExchangeHandler, Protocol, Route, Server};
 
 /// Options of the metrics endpoint, which is served over TCP.
 #[derive(Clone, Debug)]
@@ -47,13 +47,30 @@ pub fn open<S>(
 ) -> Result<Vec<Server<S>>, Error> {
     let mut servers = Vec::new();
     if let Some(path) = path {
-        servers.push(Server::new(Listener::open(path)?, routes, Hosts::Any));
+        let hosts = Hosts::Any;
+        servers.push(Server::new(
+            Listener::open(path)?,
+            Protocol::Http { routes, hosts },
+        ));
     }
     if let Some(metrics) = metrics {
         let hosts = Hosts::Named(metrics.hosts.clone());
-        servers.push(Server::new(Listener::tcp(metrics.at)?, metrics_routes, hosts));
+        let protocol = Protocol::Http {
+            routes: metrics_routes,
+            hosts,
+        };
+        servers.push(Server::new(Listener::tcp(metrics.at)?, protocol));
     }
     Ok(servers)
+}
+
+/// Opens a server on a Unix socket at `path`, to which only this user may connect. It handles one request of each client by
+/// `handler`.
+///
+/// # Errors
+/// The path is in use, or the socket cannot be created.
+pub fn open_exchange<S>(path: &Path, handler: ExchangeHandler<S>) -> Result<Server<S>, Error> {
+    Ok(Server::new(Listener::open(path)?, Protocol::Exchange(handler)))
 }
 
 /// Limit on the clients of a server. A further client replaces the one that has been idle for longest or, if none is idle,
@@ -68,6 +85,9 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Timeout of a client's connection without a request.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time for which a client of an exchange is not replaced by another one, although it makes no progress.
+pub const EXCHANGE_GRACE: Duration = Duration::from_secs(2);
 
 /// Delay of the next accept after an accept that failed for lack of a descriptor.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);

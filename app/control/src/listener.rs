@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::rc::Rc;
 
 use pontoon_process::error::{Error, reason};
 use pontoon_process::pid_namespace::PidNamespace;
@@ -23,7 +24,7 @@ pub struct Listener {
     socket: OwnedFd,
     place: ListenAddress,
     /// PID namespace of the guest, whose processes are refused as clients.
-    refused: Option<PidNamespace>,
+    refused: Option<Rc<PidNamespace>>,
     /// True if a refused client has been logged.
     warned: bool,
 }
@@ -95,7 +96,7 @@ impl Listener {
     }
 
     /// Refuses clients in the PID namespace `guest` from now on.
-    pub fn refuse(&mut self, guest: Option<PidNamespace>) {
+    pub fn refuse(&mut self, guest: Option<Rc<PidNamespace>>) {
         self.refused = guest;
     }
 

@@ -1,7 +1,7 @@
-//! Server of a control socket: a listening socket, its clients, and the routes of their requests.
+//! Server of a control socket: a listening socket, its clients, and the handlers of their requests.
 
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::PollFd;
 
@@ -9,17 +9,33 @@ use crate::connection::Connection;
 use crate::hosts::Hosts;
 use crate::http::{HttpRequest, HttpResponse};
 use crate::listener::Listener;
-use crate::{ACCEPT_RETRY, CLIENTS, REFUSALS};
+use crate::{ACCEPT_RETRY, CLIENTS, EXCHANGE_GRACE, REFUSALS};
 
-/// Server of HTTP requests to a service `S`, which is passed to the routes. It never blocks.
+/// Server of requests to a service `S`, which is passed to the handlers. It never blocks.
 pub struct Server<S: 'static> {
     listener: Listener,
-    routes: &'static [Route<S>],
-    hosts: Hosts,
+    protocol: Protocol<S>,
     /// Time until which no client is accepted, because the last accept has failed.
     rests_until: Option<Instant>,
+    /// Time until which no client is accepted, because there are too many and none may be replaced.
+    full_until: Option<Instant>,
     connections: Vec<Connection<S>>,
 }
+
+/// Protocol of a server's clients.
+pub(crate) enum Protocol<S: 'static> {
+    /// HTTP requests, if they name one of the hosts.
+    Http {
+        routes: &'static [Route<S>],
+        hosts: Hosts,
+    },
+    /// One request and one response, without framing, after which the connection is closed.
+    Exchange(ExchangeHandler<S>),
+}
+
+/// Handler of the only request of a client: the bytes that the client has sent so far. The flag is true if the client has
+/// shut down its sending side. `None` means that the request is incomplete; otherwise the body of the response is sent.
+pub type ExchangeHandler<S> = fn(&mut S, &[u8], bool, Instant) -> Option<Answer<S>>;
 
 /// Handler of one method of one resource.
 pub struct Route<S> {
@@ -43,14 +59,12 @@ pub enum Answer<S> {
 pub type ResponsePoll<S> = Box<dyn FnMut(&mut S) -> Option<HttpResponse>>;
 
 impl<S> Server<S> {
-    /// Returns a server that handles requests of the clients of `listener` by `routes`, if they name one of `hosts`.
-    #[must_use]
-    pub fn new(listener: Listener, routes: &'static [Route<S>], hosts: Hosts) -> Self {
+    pub(crate) fn new(listener: Listener, protocol: Protocol<S>) -> Self {
         Self {
             listener,
-            routes,
-            hosts,
+            protocol,
             rests_until: None,
+            full_until: None,
             connections: Vec::new(),
         }
     }
@@ -62,7 +76,8 @@ impl<S> Server<S> {
 
     /// Returns the descriptors of the listening socket and of the clients to poll.
     pub fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let listener = self.rests_until.is_none().then(|| self.listener.poll_fd());
+        let accepts = self.rests_until.is_none() && self.full_until.is_none();
+        let listener = accepts.then(|| self.listener.poll_fd());
         listener
             .into_iter()
             .chain(self.connections.iter().filter_map(Connection::poll_fd))
@@ -71,13 +86,15 @@ impl<S> Server<S> {
     /// Returns the time to call [`Self::serve`] if no descriptor becomes ready earlier.
     pub fn deadline(&self) -> Option<Instant> {
         let clients = self.connections.iter().map(Connection::deadline);
-        clients.chain(self.rests_until).min()
+        clients.chain(self.rests_until).chain(self.full_until).min()
     }
 
     /// Accepts clients, reads requests and writes responses, without blocking.
     pub fn serve(&mut self, service: &mut S, now: Instant) {
         self.rests_until = self.rests_until.filter(|until| now < *until);
+        self.full_until = self.full_until.filter(|until| now < *until);
         if self.rests_until.is_none()
+            && self.full_until.is_none()
             && let Err(error) = self.accept(now)
         {
             tracing::warn!("cannot accept a client of {}: {error}", self.listener);
@@ -87,9 +104,12 @@ impl<S> Server<S> {
             connection.deliver(service, now);
         }
         for connection in &mut self.connections {
-            connection.serve(self.routes, &self.hosts, service, now);
+            connection.serve(&self.protocol, service, now);
         }
         self.connections.retain(|connection| connection.is_open(now));
+        if self.connections.len() < CLIENTS {
+            self.full_until = None;
+        }
     }
 
     /// Returns the number of connected clients.
@@ -102,6 +122,13 @@ impl<S> Server<S> {
         // Bounded, so that endless connections do not delay the connected clients. Refusals take less time than requests.
         let (mut admitted, mut refused) = (0, 0);
         while admitted < CLIENTS && refused < REFUSALS {
+            let least = (0..self.connections.len()).min_by_key(|place| self.connections[*place].rank());
+            let least = least.filter(|_| self.connections.len() >= CLIENTS);
+            let replaceable = least.map(|place| self.connections[place].since() + self.protocol.grace());
+            if replaceable.is_some_and(|replaceable| now < replaceable) {
+                self.full_until = replaceable;
+                break;
+            }
             let Some(stream) = self.listener.accept()? else {
                 break;
             };
@@ -110,15 +137,23 @@ impl<S> Server<S> {
                 continue;
             }
             admitted += 1;
-            if self.connections.len() >= CLIENTS {
-                let least = (0..CLIENTS).min_by_key(|place| self.connections[*place].rank());
-                if let Some(place) = least {
-                    self.connections.swap_remove(place);
-                }
+            if let Some(place) = least {
+                self.connections.swap_remove(place);
             }
             self.connections.push(Connection::new(stream, now));
         }
         Ok(())
+    }
+}
+
+impl<S> Protocol<S> {
+    /// Returns the time for which a client that makes no progress is not replaced by another one. A client of HTTP repeats a
+    /// request when its connection is closed; one of an exchange need not.
+    fn grace(&self) -> Duration {
+        match self {
+            Self::Http { .. } => Duration::ZERO,
+            Self::Exchange(_) => EXCHANGE_GRACE,
+        }
     }
 }
 

@@ -12,10 +12,12 @@ mod tests;
 
 use std::fmt;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use pontoon_control::Metrics;
 use pontoon_control::server::Server;
+use pontoon_engine::address_plan::AddressPlan;
 use pontoon_process::error::Error;
 use pontoon_process::pid_namespace::PidNamespace;
 use pontoon_worker::Update;
@@ -40,6 +42,8 @@ pub(crate) struct Control {
 pub(crate) struct ControlSetup {
     /// Egress statistics of the workers, and the egress rules.
     pub(crate) statistics: Statistics,
+    /// Addresses of the guest.
+    pub(crate) plan: AddressPlan,
     /// True if the engine has a DNS forwarder.
     pub(crate) forwarder: bool,
     /// Ports that are published at the start.
@@ -64,12 +68,29 @@ impl Control {
         })
     }
 
-    /// Refuses clients of the control socket that are in the PID namespace `guest`, because the guest's processes may have
-    /// the same user and files as this process.
-    pub(crate) fn refuse(&mut self, guest: Option<PidNamespace>) {
+    /// Listens on a Unix socket at `path`, to which only this user may connect, for requests in the protocol of slirp4netns.
+    ///
+    /// # Errors
+    /// The path is in use, or the socket cannot be created.
+    pub(crate) fn open_slirp_api(&mut self, path: &Path) -> Result<(), Error> {
+        self.servers
+            .push(pontoon_control::open_exchange(path, api::slirp::exchange)?);
+        Ok(())
+    }
+
+    /// Returns true if clients connect by a socket file.
+    pub(crate) fn has_file(&mut self) -> bool {
         let mut listeners = self.servers.iter_mut().map(Server::listener);
-        if let Some(listener) = listeners.find(|listener| listener.is_file()) {
-            listener.refuse(guest);
+        listeners.any(|listener| listener.is_file())
+    }
+
+    /// Refuses clients of socket files that are in the PID namespace `guest`, because the guest's processes may have the same
+    /// user and files as this process.
+    pub(crate) fn refuse(&mut self, guest: Option<PidNamespace>) {
+        let guest = guest.map(Rc::new);
+        let listeners = self.servers.iter_mut().map(Server::listener);
+        for listener in listeners.filter(|listener| listener.is_file()) {
+            listener.refuse(guest.clone());
         }
     }
 

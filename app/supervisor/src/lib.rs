@@ -13,6 +13,7 @@
 //! when its first process exits, which is process 1 of its PID namespace.
 
 use std::ffi::OsString;
+use std::os::fd::{OwnedFd, RawFd};
 use std::time::Instant;
 
 use ipnet::IpNet;
@@ -28,6 +29,7 @@ use pontoon_process::signals::Signals;
 use pontoon_process::socket_file::SocketFile;
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
+use pontoon_wire::Mac;
 use pontoon_worker::stats::StatsTable;
 use pontoon_worker::{Attachment, EngineSetup, TapQueues, Vhost, ledger, pacing};
 use rustix::process::Rlimit;
@@ -72,8 +74,10 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     panics::set_hook();
     output::prepare();
     one_use_each(options)?;
-    // SAFETY: this process has opened no descriptor yet, and the options name the number once.
+    // SAFETY: this process has opened no descriptor yet, and the options name each number once.
     let ready = unsafe { ReadyNotifier::take_over(options.ready_fd)? };
+    // SAFETY: as above.
+    let exit = unsafe { take_over_exit(options.exit_fd)? };
     let mut notifier = ReadyNotifier::new(ready, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
     let offload = tap_offload(options, &disabled);
@@ -87,10 +91,11 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     let descriptors = descriptor::raise_limit();
     let ports = publish_ports(options, &host.chosen.plan)?;
     let ifname = ifname(options, &host.chosen);
-    let config = config::config(options, host.chosen, host.resolv, ports.published(), descriptors);
+    let mut config = config::config(options, host.chosen, host.resolv, ports.published(), descriptors);
     let sockets = ports.sockets();
+    let addresses = config.plan.clone();
     let statistics = Statistics::open(options.workers, options.rules.clone())?;
-    let mut control = open_control(options, statistics.clone(), ports, set_log_level)?;
+    let mut control = open_control(options, statistics.clone(), addresses, ports, set_log_level)?;
 
     let _foreground = terminal::Foreground::of_stdin();
     let link = LinkPlan {
@@ -106,9 +111,13 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         mut guest,
         attachment,
         guest_route,
+        guest_mac,
         socket_file: _socket_file,
     } = plan.start(&link)?;
-    if let Some(control) = control.as_mut().filter(|_| options.control.is_some()) {
+    config.guest_mac = guest_mac;
+    if let Some(control) = control.as_mut()
+        && control.has_file()
+    {
         control.refuse(guest.pid_namespace()?);
     }
     let sources = config.host;
@@ -137,6 +146,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     stdio::leave_to_the_command().context("cannot open /dev/null")?;
     let watch = Watch {
         signals,
+        exit,
         guest,
         engine,
         addresses: host.watch,
@@ -197,37 +207,47 @@ fn publish_ports(options: &GuestOptions, plan: &AddressPlan) -> Result<Ports, Er
     Ok(ports)
 }
 
-/// Opens the control socket and the metrics address, and begins the capture, if the options request them. A capture needs
+/// Opens the control sockets and the metrics address, and begins the capture, if the options request them. A capture needs
 /// the control API even if there is no control socket.
 fn open_control(
     options: &GuestOptions,
     statistics: Statistics,
+    plan: AddressPlan,
     ports: Ports,
     set_log_level: fn(LevelFilter),
 ) -> Result<Option<Control>, Error> {
-    if options.control.is_none() && options.metrics.is_none() && options.pcap.is_none() {
+    let listens = options.control.is_some() || options.metrics.is_some() || options.slirp_api.is_some();
+    if !listens && options.pcap.is_none() {
         return Ok(None);
     }
     let served = ControlSetup {
         statistics,
+        plan,
         forwarder: options.resolvers != Resolvers::None,
         ports,
         set_log_level,
     };
     let mut control = Control::open(options.control.as_deref(), options.metrics.as_ref(), served)?;
+    if let Some(path) = &options.slirp_api {
+        control.open_slirp_api(path)?;
+    }
     if let Some(capture) = &options.pcap {
         control.capture(capture, Instant::now())?;
     }
     Ok(Some(control))
 }
 
-/// Returns the engine's link, and the IPv6 default route in the guest's namespace that the supervisor adds and removes.
+/// Returns the engine's link, and the IPv6 default route in the guest's namespace that the supervisor adds and removes if it
+/// has configured the tap.
 fn attach_tap(
     tap: tap::CreatedTap,
     vhost: Option<Vhost>,
     plan: &AddressPlan,
+    configured: bool,
 ) -> (Attachment, Option<GuestRoute>) {
-    let route = GuestRoute::new(tap.netlink, tap.index, plan);
+    let route = configured
+        .then(|| GuestRoute::new(tap.netlink, tap.index, plan))
+        .flatten();
     let attachment = Attachment::Tap(TapQueues {
         queues: tap.queues,
         offload: tap.offload,
@@ -246,20 +266,40 @@ fn ifname(options: &GuestOptions, chosen: &ChosenPlan) -> String {
     given.or(of_host).unwrap_or_else(|| "tap0".to_owned())
 }
 
-/// Checks that `--fd` and `--ready-fd` do not name the same descriptor.
+/// Checks that no two of `--fd`, `--ready-fd` and `--exit-fd` name the same descriptor.
 fn one_use_each(options: &GuestOptions) -> Result<(), Error> {
-    match (&options.guest, options.ready_fd) {
-        (
-            Guest::Machine(Machine {
-                socket: MachineSocket::Descriptor(number),
-                ..
-            }),
-            Some(ready),
-        ) if *number == ready => {
-            Err(Error::new(format!("--fd and --ready-fd are both {ready}")).with_status(2))
+    let fd = match &options.guest {
+        Guest::Machine(Machine {
+            socket: MachineSocket::Descriptor(number),
+            ..
+        }) => Some(*number),
+        _ => None,
+    };
+    let named = [
+        ("--fd", fd),
+        ("--ready-fd", options.ready_fd),
+        ("--exit-fd", options.exit_fd),
+    ];
+    for (place, (option, number)) in named.iter().enumerate() {
+        let mut earlier = named[..place].iter();
+        if let Some((number, (other, _))) =
+            number.zip(earlier.find(|(_, other)| number.is_some() && other == number))
+        {
+            return Err(Error::new(format!("{other} and {option} are both {number}")).with_status(2));
         }
-        _ => Ok(()),
     }
+    Ok(())
+}
+
+/// Takes ownership of the descriptor with the number of `--exit-fd`.
+///
+/// # Safety
+/// Same as [`descriptor::take_over`].
+unsafe fn take_over_exit(exit_fd: Option<RawFd>) -> Result<Option<OwnedFd>, Error> {
+    let advice = "N</path/of/a/fifo or a pipe in the shell";
+    // SAFETY: the caller ensures the conditions of `descriptor::take_over`, which are those of this function.
+    let take_over = |number| unsafe { descriptor::take_over(number, "--exit-fd", advice) };
+    exit_fd.map(take_over).transpose()
 }
 
 /// Guest that is to be started; the namespace or socket that the options name is open.
@@ -269,7 +309,10 @@ enum GuestPlan<'a> {
         hostname: &'a Option<String>,
         keep_capabilities: bool,
     },
-    Namespace(Attached),
+    Namespace {
+        attached: Attached,
+        configure: bool,
+    },
     Machine(Attachment, Option<SocketFile>),
 }
 
@@ -291,6 +334,8 @@ struct StartedGuest {
     guest: GuestKind,
     attachment: Attachment,
     guest_route: Option<GuestRoute>,
+    /// Ethernet address of the guest's interface.
+    guest_mac: Mac,
     /// Socket file of a machine, which is removed on drop.
     socket_file: Option<SocketFile>,
 }
@@ -309,7 +354,14 @@ impl<'a> GuestPlan<'a> {
                 hostname,
                 keep_capabilities: *keep_capabilities,
             },
-            Guest::Attach { target, ifname: _ } => Self::Namespace(Attached::open(target, files)?),
+            Guest::Attach {
+                target,
+                ifname: _,
+                configure,
+            } => Self::Namespace {
+                attached: Attached::open(target, files)?,
+                configure: *configure,
+            },
             Guest::Machine(machine) => {
                 let (attachment, file) = machine::open(machine, options.workers)?;
                 Self::Machine(attachment, file)
@@ -319,9 +371,14 @@ impl<'a> GuestPlan<'a> {
 
     /// Creates the tap, and the namespaces of the command.
     fn start(self, link: &LinkPlan<'_>) -> Result<StartedGuest, Error> {
+        let mut configured = true;
         let (guest, tap) = match self {
-            Self::Namespace(attached) => {
-                let tap = attached.make_tap(&link.tap())?;
+            Self::Namespace { attached, configure } => {
+                configured = configure;
+                let tap = attached.make_tap(&tap::TapConfig {
+                    configure,
+                    ..link.tap()
+                })?;
                 let dns: Vec<_> = link.config.plan.dns().map(|dns| dns.to_string()).collect();
                 tracing::info!("the guest's DNS: {}", dns.join(", "));
                 (GuestKind::Attached(attached), tap)
@@ -349,15 +406,18 @@ impl<'a> GuestPlan<'a> {
                     guest: GuestKind::Machine,
                     attachment,
                     guest_route: None,
+                    guest_mac: link.config.guest_mac,
                     socket_file,
                 });
             }
         };
-        let (attachment, guest_route) = attach_tap(tap, link.vhost, &link.config.plan);
+        let guest_mac = tap.mac;
+        let (attachment, guest_route) = attach_tap(tap, link.vhost, &link.config.plan, configured);
         Ok(StartedGuest {
             guest,
             attachment,
             guest_route,
+            guest_mac,
             socket_file: None,
         })
     }
@@ -373,6 +433,7 @@ impl LinkPlan<'_> {
             plan: self.config.plan.clone(),
             offload: self.offload,
             queues: self.options.workers,
+            configure: true,
         }
     }
 }

@@ -78,8 +78,12 @@ pub struct GuestOptions {
     pub max_bandwidth: Option<NonZeroU64>,
     /// Descriptor that is written when the network is ready.
     pub ready_fd: Option<RawFd>,
+    /// Descriptor of a pipe or socket; the program exits when its other end is closed.
+    pub exit_fd: Option<RawFd>,
     /// Path of the control socket.
     pub control: Option<PathBuf>,
+    /// Path of a socket for requests in the protocol of slirp4netns.
+    pub slirp_api: Option<PathBuf>,
     /// Capture that begins before the guest sends a frame.
     pub pcap: Option<Capture>,
     /// Address of the metrics for Prometheus.
@@ -119,6 +123,8 @@ pub enum Guest {
         target: Target,
         /// Name of the guest's interface; `None`: the host interface's in a plan of the host's network, otherwise `tap0`.
         ifname: Option<String>,
+        /// False if another program configures the guest's interface.
+        configure: bool,
     },
     /// A virtual machine or unikernel that is started by another program.
     Machine(Machine),

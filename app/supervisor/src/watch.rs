@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use pontoon_process::error::{Context as _, Error};
@@ -38,6 +38,8 @@ pub(crate) enum GuestKind {
 pub(crate) struct Watch {
     /// Signals to the supervisor.
     pub(crate) signals: Signals,
+    /// Descriptor whose hang-up terminates the loop, if the options name one.
+    pub(crate) exit: Option<OwnedFd>,
     /// Guest, whose end terminates the loop.
     pub(crate) guest: GuestKind,
     /// Engine process.
@@ -63,6 +65,8 @@ pub(crate) struct Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Guest,
+    /// The descriptor of `--exit-fd`.
+    Exit,
     Engine,
     Signals,
     Addresses,
@@ -93,6 +97,9 @@ impl Watch {
     fn wait(&self) -> io::Result<Vec<Source>> {
         let readable = |source, fd| (source, PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let guest = self.guest.fd().map(|fd| readable(Source::Guest, fd));
+        // Hang-ups and errors are reported even without interest in events.
+        let exit = self.exit.as_ref();
+        let exit = exit.map(|fd| (Source::Exit, PollFd::new(fd, PollFlags::empty())));
         let files = self.files.fd().map(|fd| readable(Source::Files, fd));
         let unsent = self.engine.unsent().map(|fd| {
             (
@@ -118,6 +125,7 @@ impl Watch {
         let reports = reports.map(|fd| readable(Source::Reports, fd));
         let (sources, mut fds): (Vec<_>, Vec<_>) = guest
             .into_iter()
+            .chain(exit)
             .chain(engine)
             .chain(stderr_pipe)
             .chain(log)
@@ -190,6 +198,10 @@ impl Watch {
     fn handle(&mut self, source: Source) -> Result<Option<u8>, Error> {
         match source {
             Source::Guest => return Ok(self.guest.ended()),
+            Source::Exit => {
+                tracing::info!("the descriptor of --exit-fd is closed at its other end");
+                return Ok(Some(0));
+            }
             Source::Engine => match self.engine.replace(Instant::now())? {
                 Restart::Final => return self.guest.hung_up().map(Some),
                 Restart::Scheduled => {}

@@ -55,8 +55,8 @@ impl TapOffload {
     }
 }
 
-/// A tap interface that this process has created. It is down, has no addresses, and is deleted when its queues are
-/// closed.
+/// A tap interface to which this process is attached. One that this process has created is down, has no addresses, and is
+/// deleted when its queues are closed.
 #[derive(Debug)]
 pub struct Tap {
     /// File descriptors of the queues, non-blocking and close-on-exec.
@@ -67,13 +67,15 @@ pub struct Tap {
     pub offload: TapOffload,
 }
 
-/// Creates a tap interface with `queues` queues (`IFF_MULTI_QUEUE` for more than one, Linux 3.8) in the calling
-/// thread's network namespace. The kernel replaces a `%d` in `name` by the first free number.
+/// Attaches to the tap interface `name` in the calling thread's network namespace, with `queues` queues (`IFF_MULTI_QUEUE`
+/// for more than one, Linux 3.8). The tap is created if it does not exist; if it exists, only its offloads are changed. The
+/// kernel replaces a `%d` in `name` by the first free number.
 ///
 /// # Errors
 /// `Unsupported`: the kernel has no multi-queue taps. `NotFound` or `PermissionDenied`: `/dev/net/tun` cannot be
-/// opened. EPERM: no CAP_NET_ADMIN in the namespace. EBUSY: the name is taken. `InvalidInput`: the name is empty or
-/// longer than 15 bytes. The text names the step.
+/// opened. EPERM: no CAP_NET_ADMIN in the namespace. EBUSY: another process uses the tap. `InvalidInput`: the name is
+/// empty, longer than 15 bytes, or that of another kind of interface or of a tap that was created with or without
+/// `IFF_MULTI_QUEUE` contrary to `queues`. The text names the step.
 pub fn open(name: &str, requested: TapOffload, queues: u8) -> io::Result<Tap> {
     let mut flags = libc::IFF_TAP | libc::IFF_NO_PI;
     if requested.vnet_hdr {
@@ -88,7 +90,7 @@ pub fn open(name: &str, requested: TapOffload, queues: u8) -> io::Result<Tap> {
     }
     let attach = |queue: &OwnedFd, name: &str| {
         attach(queue.as_fd(), name, flags)
-            .map_err(|error| with_context(&format!("cannot create tap {name:?}"), &error))
+            .map_err(|error| with_context(&format!("cannot attach to tap {name:?}"), &error))
     };
     let name = attach(&first, name)?;
     // Offloads belong to the interface, and can be set only while it has one queue.
@@ -109,6 +111,24 @@ pub fn open(name: &str, requested: TapOffload, queues: u8) -> io::Result<Tap> {
         name,
         offload,
     })
+}
+
+/// Returns the Ethernet address of the tap to which a queue is attached (ioctl SIOCGIFHWADDR).
+///
+/// # Errors
+/// The interface was removed.
+pub fn ethernet_address(queue: BorrowedFd<'_>) -> io::Result<[u8; 6]> {
+    // SAFETY: `ifreq` is plain C data for which all-zero bytes are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // SAFETY: SIOCGIFHWADDR writes one `ifreq`, which `request` is, live and exclusively borrowed.
+    check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) })?;
+    // SAFETY: the union consists of integers and arrays of them, and the call has written this member.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    let mut octets = [0; 6];
+    for (to, from) in octets.iter_mut().zip(address.sa_data) {
+        [*to] = from.to_ne_bytes();
+    }
+    Ok(octets)
 }
 
 fn device() -> io::Result<OwnedFd> {

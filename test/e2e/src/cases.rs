@@ -3,6 +3,7 @@
 mod addressing;
 mod batches;
 mod calls;
+mod compat;
 mod confinement;
 mod control;
 mod dns;
@@ -56,6 +57,7 @@ pub(crate) fn all() -> Vec<Case> {
         addressing::cases,
         batches::cases,
         calls::cases,
+        compat::cases,
         confinement::cases,
         control::cases,
         dns::cases,

@@ -9,6 +9,7 @@ mod log_level;
 mod metrics;
 pub(super) mod policy;
 pub(super) mod publish;
+pub(super) mod slirp;
 mod stats;
 
 use std::rc::Rc;
@@ -17,6 +18,7 @@ use std::time::Instant;
 use pontoon_control::http::HttpResponse;
 use pontoon_control::reply::Level;
 use pontoon_control::server::{Answer, Route};
+use pontoon_engine::address_plan::AddressPlan;
 use pontoon_process::error::Error;
 use pontoon_worker::Update;
 use pontoon_worker::messages::{Confirmation, Report};
@@ -30,6 +32,7 @@ use capture::Captures;
 use confirm_round::{ConfirmRound, Expired};
 use flow_dump::FlowDump;
 use publish::UnconfirmedChange;
+use slirp::Forwards;
 
 #[cfg(test)]
 pub(super) use document::DOCUMENT;
@@ -38,7 +41,10 @@ pub(super) use document::DOCUMENT;
 pub(super) struct Api {
     statistics: Statistics,
     forwarder: bool,
+    plan: AddressPlan,
     ports: Ports,
+    /// Published ports that clients of slirp4netns' protocol have added.
+    forwards: Forwards,
     confirm_round: ConfirmRound,
     /// Changes of published ports that not all workers have confirmed. Their number is limited, because further changes are
     /// refused once a round has expired.
@@ -136,7 +142,9 @@ impl Api {
         Self {
             statistics: served.statistics,
             forwarder: served.forwarder,
+            plan: served.plan,
             ports: served.ports,
+            forwards: Forwards::default(),
             confirm_round: ConfirmRound::new(workers),
             unconfirmed_ports: Vec::new(),
             flow_dump: FlowDump::new(workers),
@@ -218,41 +226,45 @@ impl Api {
         now: Instant,
         render: impl FnOnce(&mut Self, Vec<Confirmation>) -> HttpResponse + 'static,
     ) -> Answer<Self> {
-        self.confirm_or(now, unconfirmed, render)
+        self.end_round(now, |api, confirmations| match confirmations {
+            Ok(confirmations) => render(api, confirmations),
+            Err(Expired) => unconfirmed(),
+        })
     }
 
     /// Refuses a change if the engine has not confirmed an earlier one, because updates that the engine does not read stay
     /// in memory. The engine is queried again, so that changes are accepted once it replies.
     fn refuse_unread(&mut self, now: Instant) -> Option<Answer<Self>> {
-        let refused = || HttpResponse::problem(503, "the engine has not replied; nothing was changed");
         let unread = self.confirm_round.has_expired();
-        unread.then(|| self.confirm_or(now, refused, move |_, _| refused()))
+        unread.then(|| self.end_round(now, |_, _| HttpResponse::problem(503, UNREAD)))
     }
 
-    fn confirm_or(
+    /// Returns a response that is sent when all workers have applied the updates, or the timeout has expired.
+    fn end_round(
         &mut self,
         now: Instant,
-        expired: fn() -> HttpResponse,
-        render: impl FnOnce(&mut Self, Vec<Confirmation>) -> HttpResponse + 'static,
+        render: impl FnOnce(&mut Self, Result<Vec<Confirmation>, Expired>) -> HttpResponse + 'static,
     ) -> Answer<Self> {
         let round = self.confirm_round.ask(&mut self.outbox, now);
         let mut render = Some(render);
         Answer::Later(Box::new(move |api| {
             let confirmations = api.confirm_round.result(round)?.map(<[_]>::to_vec);
             let render = render.take()?;
-            Some(match confirmations {
-                Ok(confirmations) => render(api, confirmations),
-                Err(Expired) => expired(),
-            })
+            Some(render(api, confirmations))
         }))
     }
 }
 
 /// Returns the response to a change that was sent to the engine and not confirmed before the timeout.
 fn unconfirmed() -> HttpResponse {
-    let what = "the engine has not confirmed the change yet; it takes effect when it does";
-    HttpResponse::problem(503, what)
+    HttpResponse::problem(503, UNCONFIRMED)
 }
+
+/// Error text for a change that was not made, because the engine has not confirmed an earlier one.
+const UNREAD: &str = "the engine has not replied; nothing was changed";
+
+/// Error text for a change that was sent to the engine and not confirmed before the timeout.
+const UNCONFIRMED: &str = "the engine has not confirmed the change yet; it takes effect when it does";
 
 /// Returns the response to a query for flows that the engine has not answered in time.
 fn no_reply() -> HttpResponse {

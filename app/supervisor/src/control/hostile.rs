@@ -9,6 +9,7 @@ use httparse::Status;
 use pontoon_control::http::{self, HttpRequest, HttpResponse, Parsed};
 use pontoon_control::reply::{self, Problem};
 use pontoon_control::server::{self, Answer};
+use pontoon_engine::address_plan::AddressPlan;
 use pontoon_engine::egress::Action;
 use pontoon_engine::flow_dump::Page;
 use pontoon_worker::Update;
@@ -128,6 +129,7 @@ fn api() -> Api {
 fn served() -> ControlSetup {
     ControlSetup {
         statistics: Statistics::new(StatsTable::private(2, 0), vec![]),
+        plan: AddressPlan::usual(true),
         forwarder: true,
         ports: Ports::new(Families::Both),
         set_log_level: |_| {},

@@ -9,6 +9,7 @@ mod places;
 mod policy;
 mod publish;
 mod requests;
+mod slirp;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -27,6 +28,7 @@ use crate::publish::Families;
 fn served() -> ControlSetup {
     ControlSetup {
         statistics: Statistics::new(StatsTable::private(1, 0), Vec::new()),
+        plan: AddressPlan::usual(true),
         forwarder: true,
         ports: Ports::new(Families::V4),
         set_log_level: |_| {},

@@ -102,7 +102,7 @@ impl Attached {
         self.pid
     }
 
-    /// Creates the tap in the namespace, through a child that enters it.
+    /// Opens the tap in the namespace, through a child that enters it.
     ///
     /// # Errors
     /// No permission to change the namespace, or the tap cannot be created.

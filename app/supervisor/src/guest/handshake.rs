@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use pontoon_process::Error;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::TapOffload;
+use pontoon_wire::Mac;
 
 use crate::guest::tap::CreatedTap;
 
@@ -51,7 +52,7 @@ impl FromGuest {
             Self::Tap(made) => {
                 let offload = made.offload;
                 let bits = [offload.vnet_hdr, offload.tso, offload.uso].map(u8::from);
-                let bytes = [&[TAP][..], &bits, &made.index.to_ne_bytes()].concat();
+                let bytes = [&[TAP][..], &bits, &made.mac.0, &made.index.to_ne_bytes()].concat();
                 let descriptors: Vec<_> = made
                     .queues
                     .iter()
@@ -84,7 +85,8 @@ impl FromGuest {
     /// `InvalidData` if the message is unknown.
     pub(crate) fn decode(message: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         Ok(match (message, descriptors) {
-            ([TAP, vnet_hdr, tso, uso, a, b, c, d], mut queues) if queues.len() > 1 => {
+            ([TAP, vnet_hdr, tso, uso, mac @ .., a, b, c, d], mut queues) if queues.len() > 1 => {
+                let mac = mac.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
                 let netlink = queues.pop().ok_or(io::ErrorKind::InvalidData)?;
                 let offload = TapOffload {
                     vnet_hdr: *vnet_hdr != 0,
@@ -94,6 +96,7 @@ impl FromGuest {
                 Self::Tap(CreatedTap {
                     queues,
                     offload,
+                    mac: Mac(mac),
                     netlink,
                     index: u32::from_ne_bytes([*a, *b, *c, *d]),
                 })
@@ -191,14 +194,15 @@ mod tests {
         let made = CreatedTap {
             queues: vec![one],
             offload,
+            mac: Mac([2, 3, 4, 5, 6, 7]),
             netlink: other,
             index: 0x0102_0304,
         };
         FromGuest::Tap(made).send(&ours).unwrap();
         match FromGuest::receive(&theirs).unwrap() {
             Some(FromGuest::Tap(made)) => assert_eq!(
-                (made.queues.len(), made.offload, made.index),
-                (1, offload, 0x0102_0304)
+                (made.queues.len(), made.offload, made.mac, made.index),
+                (1, offload, Mac([2, 3, 4, 5, 6, 7]), 0x0102_0304)
             ),
             other => panic!("{other:?}"),
         }

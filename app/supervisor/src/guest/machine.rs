@@ -83,8 +83,8 @@ fn refused(path: &Path, error: &io::Error) -> Error {
 
 fn inherited(number: RawFd, types: &[SocketType], one_off: bool) -> Result<Source, Error> {
     let advice = "a socket that the parent process leaves open as N";
-    // SAFETY: the only other descriptor that this process owns now is that of `--ready-fd`, which has another number
-    // (`one_use_each`).
+    // SAFETY: the only other descriptors that this process owns now are those of `--ready-fd` and `--exit-fd`, which have
+    // other numbers (`one_use_each`).
     let socket = unsafe { descriptor::take_over(number, "--fd", advice)? };
     let wrong = |what: &str| Err(Error::new(format!("--fd {number}: the descriptor {what}")));
     match sockopt::socket_type(&socket) {

@@ -1,9 +1,9 @@
-//! Tap of the guest: created and configured by a process in the guest's network namespace.
+//! Tap of the guest: opened and configured by a process in the guest's network namespace.
 
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use ipnet::IpNet;
 use pontoon_engine::address_plan::AddressPlan;
@@ -29,15 +29,19 @@ pub(crate) struct TapConfig {
     pub(crate) offload: TapOffload,
     /// Number of queues of the tap: one for each worker.
     pub(crate) queues: u8,
+    /// False if another program configures the tap: its Ethernet address, MTU, addresses and routes are not changed.
+    pub(crate) configure: bool,
 }
 
-/// Tap that was created, with access to its network namespace.
+/// Tap that was created or existed, with access to its network namespace.
 #[derive(Debug)]
 pub(crate) struct CreatedTap {
     /// Descriptors of the tap's queues, at least one.
     pub(crate) queues: Vec<OwnedFd>,
     /// Offloads that the kernel has granted for the queues.
     pub(crate) offload: TapOffload,
+    /// Ethernet address of the tap.
+    pub(crate) mac: Mac,
     /// Netlink socket that was opened in the tap's network namespace.
     pub(crate) netlink: OwnedFd,
     /// Interface index of the tap in its network namespace.
@@ -51,8 +55,7 @@ const QUEUE: u32 = 4000;
 /// Index of the loopback interface in every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// Creates the tap, brings it and the loopback interface up, and sets addresses and routes, without duplicate address
-/// detection. The tap ignores router advertisements.
+/// Creates the tap, or attaches to an existing one, and configures it unless another program does.
 ///
 /// # Errors
 /// `/dev/net/tun` cannot be opened, or the kernel refuses a step.
@@ -61,9 +64,25 @@ pub(crate) fn create(config: &TapConfig) -> Result<CreatedTap, Error> {
         .map_err(|error| refused(&error, config.queues))?;
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).context("cannot open a socket")?;
     let index = netdevice::name_to_index(&socket, &tap.name).context("cannot find the tap")?;
-    settle_ipv6(&tap.name, config.plan.v6.is_some());
-
     let mut netlink = Netlink::open().context("cannot open a netlink socket")?;
+    if config.configure {
+        configure(config, &tap.name, index, &mut netlink)?;
+    }
+    let first = tap.queues.first().map(AsFd::as_fd).expect("a tap has a queue");
+    let mac = tun::ethernet_address(first).context("cannot read the tap's Ethernet address")?;
+    Ok(CreatedTap {
+        queues: tap.queues,
+        offload: tap.offload,
+        mac: Mac(mac),
+        netlink: netlink.into_socket(),
+        index,
+    })
+}
+
+/// Brings the tap and the loopback interface up, and sets addresses and routes, without duplicate address detection. The
+/// tap ignores router advertisements.
+fn configure(config: &TapConfig, name: &str, index: u32, netlink: &mut Netlink) -> Result<(), Error> {
+    settle_ipv6(name, config.plan.v6.is_some());
     let untouched = Interface {
         mac: None,
         mtu: None,
@@ -79,19 +98,19 @@ pub(crate) fn create(config: &TapConfig) -> Result<CreatedTap, Error> {
     };
     netlink
         .bring_up(index, &interface)
-        .context(format_args!("cannot bring {} up", tap.name))?;
+        .context(format_args!("cannot bring {name} up"))?;
 
     if let Some(v4) = &config.plan.v4 {
         let addresses = v4.addresses().map(IpNet::V4);
         let gateway = v4.default_route.then_some(IpAddr::V4(v4.gateway));
-        set_addresses(&mut netlink, index, addresses, gateway, &config.plan)
-            .map_err(|error| taken(&tap.name, &error))?;
+        set_addresses(netlink, index, addresses, gateway, &config.plan)
+            .map_err(|error| taken(name, &error))?;
     }
     if let Some(v6) = &config.plan.v6 {
         let addresses = v6.addresses().map(IpNet::V6);
         let gateway = v6.default_route.then_some(IpAddr::V6(v6.gateway));
-        set_addresses(&mut netlink, index, addresses, gateway, &config.plan)
-            .map_err(|error| taken(&tap.name, &error).advise("--no-ipv6"))?;
+        set_addresses(netlink, index, addresses, gateway, &config.plan)
+            .map_err(|error| taken(name, &error).advise("--no-ipv6"))?;
     }
     for route in &config.plan.routes {
         let gateway = route
@@ -99,15 +118,10 @@ pub(crate) fn create(config: &TapConfig) -> Result<CreatedTap, Error> {
             .map(|gateway| (gateway, reach(gateway, &config.plan)));
         match netlink.add_route(index, route.destination, gateway) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
-            result => result.map_err(|error| taken(&tap.name, &error))?,
+            result => result.map_err(|error| taken(name, &error))?,
         }
     }
-    Ok(CreatedTap {
-        queues: tap.queues,
-        offload: tap.offload,
-        netlink: netlink.into_socket(),
-        index,
-    })
+    Ok(())
 }
 
 /// Makes the tap exist until its network namespace is removed (TUNSETPERSIST), so that closing its last descriptor does not
@@ -192,7 +206,10 @@ fn refused(error: &io::Error, queues: u8) -> Error {
         };
     }
     match error.kind() {
-        io::ErrorKind::ResourceBusy => plain.advise("--ifname with another name"),
+        io::ErrorKind::ResourceBusy => plain.advise("another name: a process uses the tap with this one"),
+        io::ErrorKind::InvalidInput => {
+            plain.advise("another name, or for an existing tap as many --workers as it has queues")
+        }
         io::ErrorKind::PermissionDenied => plain.advise("as the owner of the namespace, or as root"),
         _ => plain,
     }

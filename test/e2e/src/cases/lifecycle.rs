@@ -341,7 +341,7 @@ fn ended(running: &mut RunningProgram, limit: Duration) -> Result<Option<i32>> {
 
 /// Checks that this process is the only one in the PID namespace. All other resources of the program are in
 /// namespaces that end with their last process.
-fn nothing_left() -> Result<()> {
+pub(super) fn nothing_left() -> Result<()> {
     let gone = process::wait_until("no process is left", Duration::from_secs(2), || {
         Ok(process::running().is_empty())
     });

@@ -1,6 +1,7 @@
 //! Route `/v1/publish`: lists, adds and removes published ports.
 
 use std::cell::OnceCell;
+use std::fmt;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -12,7 +13,8 @@ use pontoon_worker::Update;
 use pontoon_worker::messages::{Confirmation, PortError, PortUpdate};
 use serde::Deserialize;
 
-use super::Api;
+use super::confirm_round::Expired;
+use super::{Api, UNCONFIRMED, UNREAD};
 use crate::publish::{PortRefusal, PortUndo, Publish};
 
 /// Body of a request that changes the published ports: either all changes are applied, or none.
@@ -35,33 +37,96 @@ pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer
         Ok(batch) => batch,
         Err(why) => return Answer::Now(HttpResponse::problem(400, why)),
     };
-    if let Some(refused) = api.refuse_unread(now) {
-        return refused;
+    change(api, &remove, &add, now, |_, changed| match changed {
+        Ok(changed) => {
+            let texts = |ports: &[Publish]| ports.iter().map(ToString::to_string).collect();
+            HttpResponse::json(&reply::PublishChange {
+                added: texts(&changed.added),
+                removed: texts(&changed.removed),
+            })
+        }
+        Err(error) => HttpResponse::problem(error.status(), error),
+    })
+}
+
+/// Ports that a change has added and removed.
+pub(super) struct Changed {
+    pub(super) added: Vec<Publish>,
+    pub(super) removed: Vec<Publish>,
+}
+
+/// Reason why a change of the published ports failed.
+#[derive(Debug)]
+pub(super) enum ChangeError {
+    /// The ports cannot be opened or closed.
+    Refused(PortRefusal),
+    /// The engine cannot use a port; the change was reverted.
+    Engine(String),
+    /// The engine has not confirmed an earlier change; nothing was changed.
+    Unread,
+    /// The engine has not confirmed the change.
+    Unconfirmed,
+}
+
+impl ChangeError {
+    fn status(&self) -> u16 {
+        match self {
+            Self::Refused(PortRefusal::Wrong(_)) => 400,
+            Self::Refused(PortRefusal::Conflict(_)) | Self::Engine(_) => 409,
+            Self::Unread | Self::Unconfirmed => 503,
+        }
     }
-    let changed = match api.ports.change(&remove, &add) {
-        Ok(changed) => changed,
-        Err(PortRefusal::Wrong(why)) => return Answer::Now(HttpResponse::problem(400, why)),
-        Err(PortRefusal::Conflict(why)) => return Answer::Now(HttpResponse::problem(409, why)),
-    };
-    let texts = |ports: &[Publish]| ports.iter().map(ToString::to_string).collect();
-    let reply = reply::PublishChange {
-        added: texts(&changed.added),
-        removed: texts(&changed.removed),
-    };
-    if changed.port_updates.is_empty() {
-        return Answer::Now(HttpResponse::json(&reply));
+}
+
+impl fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(PortRefusal::Wrong(why) | PortRefusal::Conflict(why)) => write!(f, "{why}"),
+            Self::Engine(why) => f.write_str(why),
+            Self::Unread => f.write_str(UNREAD),
+            Self::Unconfirmed => f.write_str(UNCONFIRMED),
+        }
     }
-    send(api, &changed.port_updates);
+}
+
+/// Closes the ports `remove` and opens the ports `add`: either all of them, or none. Returns the response that `render` makes
+/// when all workers have applied the change, or when it has failed.
+pub(super) fn change(
+    api: &mut Api,
+    remove: &[Publish],
+    add: &[Publish],
+    now: Instant,
+    render: impl FnOnce(&mut Api, Result<Changed, ChangeError>) -> HttpResponse + 'static,
+) -> Answer<Api> {
+    if api.confirm_round.has_expired() {
+        return api.end_round(now, |api, _| render(api, Err(ChangeError::Unread)));
+    }
+    let changes = match api.ports.change(remove, add) {
+        Ok(changes) => changes,
+        Err(refusal) => return Answer::Now(render(api, Err(ChangeError::Refused(refusal)))),
+    };
+    let changed = Changed {
+        added: changes.added,
+        removed: changes.removed,
+    };
+    if changes.port_updates.is_empty() {
+        return Answer::Now(render(api, Ok(changed)));
+    }
+    send(api, &changes.port_updates);
     let unconfirmed = Rc::new(UnconfirmedChange {
         round: api.confirm_round.next(),
-        undo: changed.undo,
+        undo: changes.undo,
         refusal: OnceCell::new(),
     });
     api.unconfirmed_ports.push(Rc::clone(&unconfirmed));
     // The workers confirm the update, so that a client that has received the response can rely on every worker.
-    api.confirm(now, move |_, _| match unconfirmed.refusal.get() {
-        None => HttpResponse::json(&reply),
-        Some(why) => HttpResponse::problem(409, why),
+    api.end_round(now, move |api, confirmations| {
+        let result = match (confirmations, unconfirmed.refusal.get()) {
+            (Err(Expired), _) => Err(ChangeError::Unconfirmed),
+            (Ok(_), None) => Ok(changed),
+            (Ok(_), Some(why)) => Err(ChangeError::Engine(why.clone())),
+        };
+        render(api, result)
     })
 }
 

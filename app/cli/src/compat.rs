@@ -1,0 +1,152 @@
+//! Command lines of other programs, under whose names Pontoon can be executed: each is translated into a command line of
+//! Pontoon and has no other effect. A file for each program.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::args::{Cli, CompatArgs, CompatCommand, Verb};
+use crate::{end, run, usage, vm};
+
+mod getopt;
+mod links;
+mod slirp4netns;
+
+/// A program whose command line is understood.
+struct Tool {
+    name: &'static str,
+    /// Translates arguments; the first argument is the program's name as it was called.
+    translate: fn(&str, Vec<OsString>) -> Result<Translation, Failure>,
+}
+
+const TOOLS: &[Tool] = &[Tool {
+    name: "slirp4netns",
+    translate: slirp4netns::translate,
+}];
+
+/// Translation of a command line of another program.
+#[derive(Debug, PartialEq, Eq)]
+enum Translation {
+    /// Print this text.
+    Print(String),
+    /// Run `pontoon` with these arguments.
+    Run(Vec<OsString>),
+}
+
+/// Refusal of a command line.
+#[derive(Debug, PartialEq, Eq)]
+struct Failure {
+    /// Text for standard error; empty if only the usage is printed.
+    text: String,
+    /// Usage for standard output.
+    usage: Option<String>,
+}
+
+impl Failure {
+    fn new(text: &str) -> Self {
+        Self {
+            text: text.to_owned(),
+            usage: None,
+        }
+    }
+
+    fn with_usage(self, usage: String) -> Self {
+        Self {
+            usage: Some(usage),
+            ..self
+        }
+    }
+}
+
+/// Runs the program whose name is the file name of `program`, the first word of the command line; `None` if there is no
+/// such program.
+pub(crate) fn run_as(program: &OsStr, arguments: impl FnOnce() -> Vec<OsString>) -> Option<ExitCode> {
+    let name = Path::new(program).file_name()?;
+    let tool = find(name)?;
+    Some(tool.run(&program.to_string_lossy(), arguments()))
+}
+
+/// Verb `pontoon compat`.
+pub(crate) fn compat(arguments: CompatArgs) -> ExitCode {
+    let names = || TOOLS.iter().map(|tool| tool.name);
+    match arguments.command {
+        None => {
+            print(&names().map(|name| format!("{name}\n")).collect::<String>());
+            ExitCode::SUCCESS
+        }
+        Some(CompatCommand::Install { directory }) => report(links::install(&directory, names())),
+        Some(CompatCommand::Remove { directory }) => report(links::remove(&directory, names())),
+        Some(CompatCommand::Tool(mut words)) => {
+            // clap adds this variant only for a word that is not an option.
+            let name = words.remove(0);
+            if let Some(tool) = find(&name) {
+                return tool.run(tool.name, words);
+            }
+            let all: Vec<_> = names().collect();
+            let (name, all) = (name.display(), all.join(", "));
+            eprintln!("error: no program '{name}' (try: {all}, install, remove)");
+            usage::STATUS.into()
+        }
+    }
+}
+
+/// Prints the lines or the error of a verb, and returns its exit status.
+fn report(lines: anyhow::Result<String>) -> ExitCode {
+    end(lines.map(|lines| {
+        print(&lines);
+        0
+    }))
+}
+
+/// Prints to standard output. A closed pipe is not an error.
+fn print(text: &str) {
+    let _ = io::stdout().write_all(text.as_bytes());
+}
+
+fn find(name: &OsStr) -> Option<&'static Tool> {
+    TOOLS.iter().find(|tool| tool.name == name)
+}
+
+impl Tool {
+    /// Executes a command line of the program. The exit status is 0 or 1.
+    fn run(&self, program: &str, arguments: Vec<OsString>) -> ExitCode {
+        match (self.translate)(program, arguments) {
+            Ok(Translation::Print(text)) => {
+                print(&text);
+                ExitCode::SUCCESS
+            }
+            Ok(Translation::Run(words)) => execute(program, words),
+            Err(Failure { text, usage }) => {
+                if !text.is_empty() {
+                    eprintln!("{text}");
+                }
+                print(&usage.unwrap_or_default());
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// Executes `pontoon` with `words` in this process. Exit statuses other than 0 become 1.
+fn execute(program: &str, words: Vec<OsString>) -> ExitCode {
+    let status = match Cli::try_parse_from([OsString::from("pontoon")].into_iter().chain(words)) {
+        Ok(Cli {
+            verb: Verb::Run(arguments),
+        }) => run::run(*arguments),
+        Ok(Cli {
+            verb: Verb::Vm(arguments),
+        }) => vm::run(*arguments),
+        Ok(_) => unreachable!("programs are translated into the verbs run and vm"),
+        Err(error) => {
+            eprintln!("{program}: {}", usage::one_line(&error));
+            ExitCode::FAILURE
+        }
+    };
+    match status == ExitCode::SUCCESS {
+        true => status,
+        false => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,225 @@
+//! Protocol of slirp4netns' API socket: one JSON request of each client that adds, lists or removes published ports.
+//!
+//! ```text
+//! {"execute": "add_hostfwd", "arguments": {"proto": "tcp", "host_addr": "0.0.0.0", "host_port": 8080, "guest_port": 80}}
+//! {"return": {"id": 1}}
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Instant;
+
+use pontoon_control::http::HttpResponse;
+use pontoon_control::server::Answer;
+use pontoon_engine::address_plan::AddressPlan;
+use pontoon_engine::config::Protocol;
+use serde_json::{Value, json};
+
+use super::Api;
+use super::publish::{ChangeError, change};
+use crate::publish::Publish;
+
+/// Size in bytes from which on a request is refused, as slirp4netns does.
+const TOO_LONG: usize = 4096;
+
+/// Published ports by the ids that clients have received.
+#[derive(Debug, Default)]
+pub(super) struct Forwards {
+    /// Number of the ids that were given out.
+    count: u64,
+    by_id: BTreeMap<u64, Forward>,
+}
+
+/// A published port that a client has added.
+#[derive(Clone, Copy, Debug)]
+struct Forward {
+    port: Publish,
+    guest: IpAddr,
+}
+
+/// Handles the bytes that a client has sent so far. The request is complete at the end of its JSON object: not all clients shut
+/// down their sending side.
+pub(in crate::control) fn exchange(
+    api: &mut Api,
+    bytes: &[u8],
+    ended: bool,
+    now: Instant,
+) -> Option<Answer<Api>> {
+    if bytes.len() >= TOO_LONG {
+        return Some(Answer::Now(error("too large message")));
+    }
+    let mut values = serde_json::Deserializer::from_slice(bytes).into_iter();
+    let request: Value = match values.next() {
+        Some(Ok(request)) => request,
+        None if !ended => return None,
+        Some(Err(error)) if error.is_eof() && !ended => return None,
+        _ => return Some(Answer::Now(error("cannot parse JSON"))),
+    };
+    Some(match execute(api, &request, now) {
+        Ok(answer) => answer,
+        Err(why) => Answer::Now(error(why)),
+    })
+}
+
+fn execute(api: &mut Api, request: &Value, now: Instant) -> Result<Answer<Api>, &'static str> {
+    let object = request.as_object().ok_or("json_object() failed")?;
+    let arguments = object.get("arguments").unwrap_or(&Value::Null);
+    match object.get("execute").and_then(Value::as_str) {
+        Some("add_hostfwd") => add(api, arguments, now),
+        Some("list_hostfwd") => Ok(Answer::Now(list(api))),
+        Some("remove_hostfwd") => remove(api, arguments, now),
+        Some(_) => Err("unknown execute"),
+        None => Err("no execute found"),
+    }
+}
+
+fn add(api: &mut Api, arguments: &Value, now: Instant) -> Result<Answer<Api>, &'static str> {
+    let forward = parse(&api.plan, arguments)?;
+    if api
+        .forwards
+        .by_id
+        .values()
+        .any(|other| other.port == forward.port)
+        && is_published(api, &forward.port)
+    {
+        return Ok(Answer::Now(error(format_args!(
+            "{ADD_FAILED}: {} is published already",
+            forward.port
+        ))));
+    }
+    Ok(change(
+        api,
+        &[],
+        &[forward.port],
+        now,
+        move |api, changed| match changed {
+            Ok(_) => {
+                api.forwards.count += 1;
+                api.forwards.by_id.insert(api.forwards.count, forward);
+                reply(&json!({ "return": { "id": api.forwards.count } }))
+            }
+            Err(why) => error(format_args!("{ADD_FAILED}: {why}")),
+        },
+    ))
+}
+
+fn list(api: &mut Api) -> HttpResponse {
+    forget_removed(api);
+    let entries = api.forwards.by_id.iter().map(|(id, Forward { port, guest })| {
+        json!({
+            "id": id,
+            "proto": port.protocol.to_string(),
+            "host_addr": port.address,
+            "host_port": port.host,
+            "guest_addr": guest,
+            "guest_port": port.guest,
+        })
+    });
+    let entries: Vec<_> = entries.collect();
+    reply(&json!({ "entries": entries }))
+}
+
+fn remove(api: &mut Api, arguments: &Value, now: Instant) -> Result<Answer<Api>, &'static str> {
+    forget_removed(api);
+    let id = arguments.get("id").and_then(number);
+    let found = id.and_then(|id| Some((id, *api.forwards.by_id.get(&id)?)));
+    let (id, forward) = found.ok_or("remove_hostfwd: bad arguments.id")?;
+    Ok(change(api, &[forward.port], &[], now, move |api, changed| {
+        if !matches!(changed, Err(ChangeError::Unread)) {
+            api.forwards.by_id.remove(&id);
+        }
+        match changed {
+            Ok(_) => reply(&json!({ "return": {} })),
+            Err(why) => error(format_args!("remove_hostfwd: slirp_remove_hostfwd failed: {why}")),
+        }
+    }))
+}
+
+/// Parses the arguments of `add_hostfwd`.
+fn parse(plan: &AddressPlan, arguments: &Value) -> Result<Forward, &'static str> {
+    let text = |key: &str| arguments.get(key).and_then(Value::as_str).unwrap_or_default();
+    let port = |key: &str| {
+        let number = arguments.get(key).and_then(number);
+        number
+            .and_then(|number| u16::try_from(number).ok())
+            .filter(|port| *port != 0)
+    };
+    let protocol = match text("proto") {
+        "tcp" => Protocol::Tcp,
+        "udp" => Protocol::Udp,
+        _ => return Err("add_hostfwd: bad arguments.proto"),
+    };
+    let address = match text("host_addr") {
+        "" => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        text => text.parse().map_err(|_| "add_hostfwd: bad arguments.host_addr")?,
+    };
+    let host = port("host_port").ok_or("add_hostfwd: bad arguments.host_port")?;
+    let guest_address =
+        guest_address(plan, address, text("guest_addr")).ok_or("add_hostfwd: bad arguments.guest_addr")?;
+    let guest = port("guest_port").ok_or("add_hostfwd: bad arguments.guest_port")?;
+    Ok(Forward {
+        port: Publish {
+            protocol,
+            address: Some(address),
+            host,
+            guest,
+            count: 1,
+        },
+        guest: guest_address,
+    })
+}
+
+/// Returns the address of the guest to which a port of the host address `host` leads. A published port leads to the guest's
+/// first address of the family; `given` must be that one, be empty or be unspecified.
+fn guest_address(plan: &AddressPlan, host: IpAddr, given: &str) -> Option<IpAddr> {
+    let own = match host {
+        IpAddr::V4(_) => plan.v4.as_ref().map(|v4| IpAddr::V4(v4.address.addr())),
+        IpAddr::V6(_) => plan.v6.as_ref().map(|v6| IpAddr::V6(v6.address.addr())),
+    };
+    // A guest without the family is an error of the publication.
+    let own = own.unwrap_or(match host {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    });
+    if given.is_empty() {
+        return Some(own);
+    }
+    let given: IpAddr = given.parse().ok()?;
+    let leads_there = given == own || given.is_unspecified() && given.is_ipv4() == own.is_ipv4();
+    leads_there.then_some(own)
+}
+
+/// Returns a number without its fraction, as slirp4netns does.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the fraction is to be removed, and the value is in range"
+)]
+fn number(value: &Value) -> Option<u64> {
+    let number = value.as_f64().filter(|number| (0.0..1e15).contains(number))?;
+    Some(number as u64)
+}
+
+/// Removes the ids of ports that were removed by the control socket.
+fn forget_removed(api: &mut Api) {
+    let ports: Vec<Publish> = api.ports.iter().collect();
+    api.forwards
+        .by_id
+        .retain(|_, forward| ports.contains(&forward.port));
+}
+
+fn is_published(api: &Api, port: &Publish) -> bool {
+    api.ports.iter().any(|other| other == *port)
+}
+
+fn reply(value: &Value) -> HttpResponse {
+    HttpResponse::json(value)
+}
+
+/// Returns an error response; clients compare the beginning of the text.
+fn error(why: impl std::fmt::Display) -> HttpResponse {
+    let description = pontoon_process::error::one_line(&format!("bad request: {why}"));
+    reply(&json!({ "error": { "desc": description } }))
+}
+
+const ADD_FAILED: &str = "add_hostfwd: slirp_add_hostfwd failed";
