@@ -1,10 +1,12 @@
 //! HTTP API of a guest's network, with one file for each resource.
 
+pub(super) mod auto;
 pub(super) mod capture;
 mod confirm_round;
 mod document;
 mod flow_dump;
 mod flows;
+pub(super) mod guest_forward;
 mod log_level;
 mod metrics;
 pub(super) mod policy;
@@ -13,6 +15,7 @@ mod stats;
 
 use std::time::Instant;
 
+use ipnet::IpNet;
 use pontoon_control::http::HttpResponse;
 use pontoon_control::reply::Level;
 use pontoon_control::server::{Answer, Route};
@@ -23,8 +26,10 @@ use tracing::level_filters::LevelFilter;
 
 use super::ControlSetup;
 use crate::capture::Capture;
+use crate::forward::Forwards;
 use crate::publish::Ports;
 use crate::statistics::Statistics;
+use auto::{AutoFinder, GuestListeners};
 use capture::Captures;
 use confirm_round::{ConfirmRound, Expired};
 use flow_dump::FlowDump;
@@ -37,6 +42,8 @@ pub(super) struct Api {
     statistics: Statistics,
     forwarder: bool,
     ports: Ports,
+    forwards: Forwards,
+    auto: AutoFinder,
     confirm_round: ConfirmRound,
     flow_dump: FlowDump,
     captures: Captures,
@@ -72,6 +79,16 @@ pub(super) const ROUTES: &[Route<Api>] = &[
         method: "POST",
         path: "/v1/publish",
         act: publish::post,
+    },
+    Route {
+        method: "GET",
+        path: "/v1/guest-forward",
+        act: guest_forward::get,
+    },
+    Route {
+        method: "POST",
+        path: "/v1/guest-forward",
+        act: guest_forward::post,
     },
     Route {
         method: "GET",
@@ -132,6 +149,8 @@ impl Api {
             statistics: served.statistics,
             forwarder: served.forwarder,
             ports: served.ports,
+            forwards: served.forwards,
+            auto: AutoFinder::default(),
             confirm_round: ConfirmRound::new(workers),
             flow_dump: FlowDump::new(workers),
             captures: Captures::default(),
@@ -181,8 +200,19 @@ impl Api {
         }
     }
 
-    /// Begins queries that were scheduled after the ones that have ended.
+    /// Sets the source of the guest's listening ports.
+    pub(super) fn set_guest_listeners(&mut self, guest: GuestListeners) {
+        self.auto.set_guest(guest);
+    }
+
+    /// Sets the host's own addresses, which no target address of a published port may be.
+    pub(super) fn set_owned(&mut self, owned: &[IpNet]) {
+        self.ports.set_owned(owned);
+    }
+
+    /// Begins queries that were scheduled after the ones that have ended, and looks at the listening sockets if that is due.
     pub(super) fn go_on(&mut self, now: Instant) {
+        self.look(now);
         self.confirm_round.go_on(&mut self.outbox, now);
         self.flow_dump.go_on(&mut self.outbox, now);
     }
