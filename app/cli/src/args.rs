@@ -16,6 +16,7 @@ use pontoon_engine::egress::Match;
 use pontoon_relay::Rule;
 use pontoon_relay::proxy::Proxy;
 use pontoon_supervisor::capture::Capture;
+use pontoon_supervisor::forward::Forward;
 use pontoon_supervisor::options::{AddressSource, Loopback, Target, VhostNet};
 use pontoon_supervisor::publish::Publish;
 use pontoon_wire::Mac;
@@ -152,9 +153,16 @@ pub(crate) struct NetworkArgs {
         short,
         long,
         value_name = "SPEC",
-        help = "Publish guest ports: [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]"
+        help = "Publish guest ports: [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]; auto, all and others: docs/ports.md"
     )]
     pub(crate) publish: Vec<Publish>,
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "SPEC",
+        help = "The guest reaches the host's loopback port: [ADDR:]PORT[-END][:[TARGET:]PORT[-END]][/tcp|/udp], or auto"
+    )]
+    pub(crate) guest_forward: Vec<Forward>,
     /// Packets to ADDR (the gateway) reach the host's loopback
     #[arg(long, value_name = "ADDR", num_args = 0..=1, require_equals = true, default_missing_value = "gateway",
           value_parser = values::loopback)]
@@ -374,6 +382,9 @@ pub(crate) enum CtlCommand {
     /// Add, remove and list published ports
     #[command(subcommand)]
     Publish(PublishCommand),
+    /// Add, remove and list ports at which the guest reaches ports of the host
+    #[command(subcommand)]
+    GuestForward(GuestForwardCommand),
     /// Add, remove and list rules of `pontoon relay`, and show their counters
     #[command(subcommand)]
     Relay(RelayCommand),
@@ -429,7 +440,7 @@ pub(crate) enum PublishCommand {
         #[arg(
             value_name = "SPEC",
             required = true,
-            help = "[ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]"
+            help = "As the option --publish: [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]"
         )]
         specs: Vec<Publish>,
     },
@@ -440,6 +451,24 @@ pub(crate) enum PublishCommand {
         specs: Vec<Publish>,
     },
     /// List published ports
+    List,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GuestForwardCommand {
+    /// Forward ports, all or none
+    Add {
+        /// As the option --guest-forward
+        #[arg(value_name = "SPEC", required = true)]
+        specs: Vec<Forward>,
+    },
+    /// Stop forwarding ports, and reset the guest's connections to them
+    Remove {
+        /// As shown by `list`
+        #[arg(value_name = "SPEC", required = true)]
+        specs: Vec<Forward>,
+    },
+    /// List forwarded ports
     List,
 }
 

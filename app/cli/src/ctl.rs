@@ -12,11 +12,10 @@ use pontoon_control::reply;
 use pontoon_engine::egress::{Action, EgressRule};
 use pontoon_supervisor::capture::Capture;
 use pontoon_supervisor::policy::{self, Lists};
-use pontoon_supervisor::publish::Publish;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::args::{CaptureCommand, CtlArgs, CtlCommand, PublishCommand};
+use crate::args::{CaptureCommand, CtlArgs, CtlCommand, GuestForwardCommand, PublishCommand};
 use client::{Client, ConnectError};
 
 pub(crate) fn ctl(arguments: &CtlArgs) -> Result<()> {
@@ -86,6 +85,20 @@ fn answer(arguments: &CtlArgs, mut output: &mut impl Write) -> Result<()> {
                 client.post("/v1/publish", &json!({ "remove": texts(specs) }))?;
             print(&mut output, arguments.json, &changed, write_change)?;
         }
+        CtlCommand::GuestForward(GuestForwardCommand::List) => {
+            let forwards: reply::GuestForwards = client.get(GUEST_FORWARD)?;
+            print(&mut output, arguments.json, &forwards, write_forwards)?;
+        }
+        CtlCommand::GuestForward(GuestForwardCommand::Add { specs }) => {
+            let changed: reply::PublishChange =
+                client.post(GUEST_FORWARD, &json!({ "add": texts(specs) }))?;
+            print(&mut output, arguments.json, &changed, write_change)?;
+        }
+        CtlCommand::GuestForward(GuestForwardCommand::Remove { specs }) => {
+            let changed: reply::PublishChange =
+                client.post(GUEST_FORWARD, &json!({ "remove": texts(specs) }))?;
+            print(&mut output, arguments.json, &changed, write_change)?;
+        }
         CtlCommand::Relay(command) => relay::relay(&client, command, arguments.json, &mut output)?,
         CtlCommand::Capture(CaptureCommand::Start { capture }) => {
             let began: reply::Capture = client.post("/v1/capture", &capture_request(capture)?)?;
@@ -123,6 +136,8 @@ fn print<T: Serialize>(
     Ok(write(value, to)?)
 }
 
+const GUEST_FORWARD: &str = "/v1/guest-forward";
+
 fn write_stats(stats: &reply::EngineStats, to: &mut dyn Write) -> io::Result<()> {
     let total = &stats.total;
     writeln!(to, "{:24} {}", "workers", stats.workers.len())?;
@@ -149,15 +164,23 @@ fn write_policy(policy: &reply::Policy, to: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn texts(specs: &[Publish]) -> Vec<String> {
+fn texts(specs: &[impl ToString]) -> Vec<String> {
     specs.iter().map(ToString::to_string).collect()
 }
 
 fn write_published(published: &reply::Published, to: &mut dyn Write) -> io::Result<()> {
-    published
-        .published
-        .iter()
-        .try_for_each(|port| writeln!(to, "{port}"))
+    write_ports(&published.published, &published.auto, &published.found, to)
+}
+
+fn write_forwards(forwards: &reply::GuestForwards, to: &mut dyn Write) -> io::Result<()> {
+    write_ports(&forwards.forwards, &forwards.auto, &forwards.found, to)
+}
+
+/// Writes ports and values, and, indented, the ports that the values have found.
+fn write_ports(named: &[String], auto: &[String], found: &[String], to: &mut dyn Write) -> io::Result<()> {
+    let listed = named.iter().chain(auto);
+    listed.into_iter().try_for_each(|port| writeln!(to, "{port}"))?;
+    found.iter().try_for_each(|port| writeln!(to, "  {port}"))
 }
 
 fn write_change(change: &reply::PublishChange, to: &mut dyn Write) -> io::Result<()> {

@@ -84,6 +84,7 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
     Ok(GuestOptions {
         guest,
         publish: arguments.publish,
+        forwards: arguments.guest_forward,
         host_loopback: arguments.host_loopback,
         host_addresses: arguments.host_addresses,
         metadata: arguments.metadata,

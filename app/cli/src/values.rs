@@ -11,6 +11,7 @@ use pontoon_engine::address_plan::PlannedRoute;
 use pontoon_engine::config::{LinkService, UdpFilter};
 use pontoon_engine::policy::is_metadata;
 use pontoon_supervisor::options::{AddressSource, Loopback, Target, VhostNet};
+use pontoon_supervisor::publish::spec::interface_name;
 use pontoon_wire::Mac;
 use pontoon_worker::{MACHINE_PROTOCOLS, MachineProtocol, Pacing};
 
@@ -174,15 +175,11 @@ pub(crate) fn target(text: &str) -> Result<Target, String> {
     }
 }
 
-/// Parses the name of an interface by the rules of the kernel (`dev_valid_name`), and refuses the patterns (`%d`) that a
-/// tap's name may have.
+/// Parses the name of an interface other than the loopback interface.
 pub(crate) fn ifname(text: &str) -> Result<String, String> {
-    let fits = |letter: char| letter.is_ascii_graphic() && !"/:%".contains(letter);
     match text {
-        "" | "." | ".." | "lo" => Err("not a valid interface name".into()),
-        _ if text.len() > 15 => Err("longer than 15 characters".into()),
-        _ if !text.chars().all(fits) => Err("not a valid interface name".into()),
-        _ => Ok(text.to_owned()),
+        "lo" => Err("the name of the loopback interface".into()),
+        _ => interface_name(text),
     }
 }
 

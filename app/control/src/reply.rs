@@ -54,14 +54,29 @@ pub struct Rule {
 pub struct Published {
     /// Published ports in the syntax of the option `--publish`, one entry for each host socket.
     pub published: Vec<String>,
+    /// Values of `--publish` that publish what the guest listens on.
+    pub auto: Vec<String>,
+    /// Ports that those values publish now, one entry for each host socket.
+    pub found: Vec<String>,
 }
 
-/// Body of the response to `POST /v1/publish`.
+/// Body of the response to `GET /v1/guest-forward`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestForwards {
+    /// Values of the option `--guest-forward` that name ports.
+    pub forwards: Vec<String>,
+    /// Values that forward what the host listens on.
+    pub auto: Vec<String>,
+    /// Ports that those values forward now.
+    pub found: Vec<String>,
+}
+
+/// Body of the responses to `POST /v1/publish` and `POST /v1/guest-forward`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishChange {
-    /// Ports that were not published before, or were published to another guest port.
+    /// Ports or values that are new, or lead elsewhere than before.
     pub added: Vec<String>,
-    /// Ports that were published before and no longer are.
+    /// Ports or values that there are no longer.
     pub removed: Vec<String>,
 }
 

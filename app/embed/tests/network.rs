@@ -136,11 +136,10 @@ fn published_listener_is_set_to_non_blocking() {
     let mut options = NetworkOptions::default();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let host = listener.local_addr().unwrap();
-    options.config.published.push(Published {
-        protocol: config::Protocol::Tcp,
-        host,
-        guest_port: 80,
-    });
+    options
+        .config
+        .published
+        .push(Published::new(config::Protocol::Tcp, host, 80));
     options.published.push(listener.into());
     let (done, is_done) = mpsc::channel();
     thread::spawn(move || {

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use pontoon_engine::address_plan::AddressPlan;
 use pontoon_engine::config::Published;
+use pontoon_engine::policy::GuestForward;
 use pontoon_engine::{Bandwidth, Config, Egress};
 use rustix::process::Rlimit;
 
@@ -26,6 +27,7 @@ pub(crate) fn config(
     chosen: ChosenPlan,
     resolv: Resolv,
     published: Vec<Published>,
+    forwards: Vec<GuestForward>,
     descriptors: Rlimit,
 ) -> Config {
     let mtu = mtu(options, chosen.interface.as_ref());
@@ -59,6 +61,7 @@ pub(crate) fn config(
         ),
         max_udp_ports: options.max_udp_ports.unwrap_or_else(host::max_udp_ports),
         published,
+        forwards,
         connect_timeout: options.connect_timeout,
         udp_filter: options.udp_filter,
         max_flow_rate: Some(flow_rate(options.max_flow_rate, options.workers)),

@@ -15,6 +15,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use pontoon_control::Metrics;
 use pontoon_control::server::Server;
 use pontoon_engine::address_plan::AddressPlan;
@@ -26,9 +27,11 @@ use rustix::event::PollFd;
 use tracing::level_filters::LevelFilter;
 
 use crate::capture::Capture;
+use crate::forward::Forwards;
 use crate::publish::Ports;
 use crate::statistics::Statistics;
 use api::Api;
+pub(crate) use api::auto::GuestListeners;
 
 /// Servers of the control socket and of the metrics address of a guest, with their clients, and the API that handles the
 /// requests.
@@ -48,6 +51,8 @@ pub(crate) struct ControlSetup {
     pub(crate) forwarder: bool,
     /// Ports that are published at the start.
     pub(crate) ports: Ports,
+    /// Guest forwards at the start.
+    pub(crate) forwards: Forwards,
     /// Function that sets the log level of this process.
     pub(crate) set_log_level: fn(LevelFilter),
 }
@@ -102,7 +107,20 @@ impl Control {
     /// Returns the time to call [`Self::serve`] if no descriptor becomes ready earlier.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let servers = self.servers.iter().filter_map(Server::deadline);
-        servers.chain(self.api.deadline()).min()
+        servers
+            .chain(self.api.deadline())
+            .chain(self.api.next_look())
+            .min()
+    }
+
+    /// Sets the source of the guest's listening ports.
+    pub(crate) fn set_guest_listeners(&mut self, guest: GuestListeners) {
+        self.api.set_guest_listeners(guest);
+    }
+
+    /// Sets the host's own addresses, which no target address of a published port may be.
+    pub(crate) fn set_owned(&mut self, owned: &[IpNet]) {
+        self.api.set_owned(owned);
     }
 
     /// Returns true if the supervisor waits for a report of the workers.

@@ -11,7 +11,7 @@ use pontoon_process::child::restart_policy::{RestartPolicy, StartAttempts};
 use pontoon_process::child::{ChildProcess, ExitReason, ProcessState};
 use pontoon_process::error::{Context as _, Error};
 use pontoon_sandbox::Namespaces;
-use pontoon_worker::messages::{CaptureCommand, Report};
+use pontoon_worker::messages::{CaptureCommand, ForwardUpdate, Report};
 use pontoon_worker::{Attachment, EngineSetup, Update};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_acceptconn;
@@ -78,7 +78,7 @@ impl Engine {
         let mut namespaces = None;
         let process = child::start(&mut setup, &ports, &attachment, require_sandbox, &mut namespaces)?;
         let published = setup.config.published.iter().enumerate();
-        let indexes = published.map(|(place, port)| ((port.protocol, port.host), place));
+        let indexes = published.map(|(place, port)| (port.key(), place));
         Ok(Self {
             state: ProcessState::Running(process),
             indexes: indexes.collect(),
@@ -238,6 +238,14 @@ impl Engine {
                     &mut self.indexes,
                     port_updates,
                 );
+            }
+            Update::Forwards(updates) => {
+                for update in updates {
+                    match update {
+                        ForwardUpdate::Add(forward) => config.forwards.push(*forward),
+                        ForwardUpdate::Remove(forward) => config.forwards.retain(|other| other != forward),
+                    }
+                }
             }
             // The next engine inherits the level, as it is forked from this process.
             Update::LogLevel(_) => {}

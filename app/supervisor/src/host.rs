@@ -12,6 +12,8 @@ use rustix::net::{
 };
 use rustix::process::Rlimit;
 
+use crate::publish::port_range::PortRange;
+
 pub(crate) mod address_plan;
 pub(crate) mod address_watch;
 pub(crate) mod file_watch;
@@ -68,19 +70,31 @@ pub(crate) fn max_flows(limit: Rlimit, sockets: usize, workers: u8) -> u32 {
 /// enough remain for other programs of the host, such as resolvers.
 #[must_use]
 pub(crate) fn max_udp_ports() -> u32 {
-    share_of_ports(&std::fs::read_to_string(PORT_RANGE).unwrap_or_default())
+    share_of_ports(ephemeral_ports())
 }
 
-/// Returns a quarter of the port range in `text`, or of the kernel's default range if `text` cannot be parsed.
-fn share_of_ports(text: &str) -> u32 {
+/// Returns the ephemeral ports of the caller's network namespace, which the kernel chooses for sockets that name no port.
+#[must_use]
+pub(crate) fn ephemeral_ports() -> PortRange {
+    parse_range(&std::fs::read_to_string(PORT_RANGE).unwrap_or_default())
+}
+
+fn share_of_ports(ephemeral: PortRange) -> u32 {
+    (u32::from(ephemeral.count()) / 4).max(1)
+}
+
+/// Returns the port range in `text`, or the kernel's default range if `text` cannot be parsed.
+fn parse_range(text: &str) -> PortRange {
     let mut words = text
         .split_ascii_whitespace()
         .map_while(|word| word.parse::<u16>().ok());
-    let (first, last) = match (words.next(), words.next()) {
-        (Some(first), Some(last)) if first <= last => (first, last),
-        _ => (32_768, 60_999),
-    };
-    ((u32::from(last - first) + 1) / 4).max(1)
+    match (words.next(), words.next()) {
+        (Some(first @ 1..), Some(last)) if first <= last => PortRange { first, last },
+        _ => PortRange {
+            first: 32_768,
+            last: 60_999,
+        },
+    }
 }
 
 /// File with the first and last ephemeral port of the network namespace, for both address families (`ip-sysctl` of the
@@ -152,11 +166,12 @@ mod tests {
 
     #[test]
     fn default_is_a_fourth_of_the_ephemeral_ports() {
-        assert_eq!(share_of_ports("32768\t60999\n"), 7_058);
-        assert_eq!(share_of_ports("1024 65535"), 16_128);
-        assert_eq!(share_of_ports("40000 40001"), 1);
+        let share = |text| share_of_ports(parse_range(text));
+        assert_eq!(share("32768\t60999\n"), 7_058);
+        assert_eq!(share("1024 65535"), 16_128);
+        assert_eq!(share("40000 40001"), 1);
         for unreadable in ["", "1", "2 1", "x y"] {
-            assert_eq!(share_of_ports(unreadable), 7_058);
+            assert_eq!(share(unreadable), 7_058);
         }
     }
 

@@ -7,6 +7,7 @@ use pontoon_worker::Update;
 use pontoon_worker::messages::Report;
 
 use crate::capture::Capture;
+use crate::forward::Forward;
 use crate::guest::handshake::{self, FromGuest};
 use crate::guest::userns;
 use crate::host::resolv::{self, Resolv};
@@ -34,9 +35,14 @@ fn files_and_options(text: &str) {
         assert_eq!(rule.to_string().parse(), Ok(rule));
     }
     if let Ok(publish) = text.parse::<Publish>() {
-        assert_eq!(publish.to_string().parse(), Ok(publish));
-        let last = u32::from(publish.host) + u32::from(publish.count) - 1;
-        assert!(publish.count > 0 && last <= u32::from(u16::MAX), "{publish:?}");
+        assert_eq!(publish.to_string().parse().as_ref(), Ok(&publish));
+        for range in publish.named() {
+            assert!(range.first > 0 && range.first <= range.last, "{publish:?}");
+            let _ = (publish.guest_port(range.first), publish.guest_port(range.last));
+        }
+    }
+    if let Ok(forward) = text.parse::<Forward>() {
+        assert_eq!(forward.to_string().parse(), Ok(forward));
     }
     if let Ok(capture) = text.parse::<Capture>() {
         assert_eq!(capture.check(), Ok(()));

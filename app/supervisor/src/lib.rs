@@ -13,6 +13,7 @@
 //! when its first process exits, which is process 1 of its PID namespace.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::Instant;
 
@@ -39,10 +40,12 @@ pub mod capture;
 pub mod config;
 mod control;
 mod engine;
+pub mod forward;
 mod guest;
 mod host;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
+mod listeners;
 pub mod options;
 pub mod policy;
 pub mod publish;
@@ -51,8 +54,9 @@ mod watch;
 
 pub use options::GuestOptions;
 
-use control::{Control, ControlSetup};
+use control::{Control, ControlSetup, GuestListeners};
 use engine::Engine;
+use forward::Forwards;
 use guest::attach::Attached;
 use guest::route::GuestRoute;
 use guest::{command, init, machine, tap, terminal, vhost};
@@ -61,7 +65,7 @@ use host::address_watch::AddressWatch;
 use host::file_watch::FileWatch;
 use host::resolv::{Resolv, ResolvWatch};
 use options::{Guest, Machine, MachineSocket, Resolvers};
-use publish::{Families, Ports};
+use publish::Ports;
 use statistics::Statistics;
 use watch::{GuestKind, Watch};
 
@@ -89,13 +93,29 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     // Children inherit the blocked signals, so that no signal kills one before it handles signals itself.
     let signals = Signals::block(&[]).context("cannot block signals")?;
     let descriptors = descriptor::raise_limit();
-    let ports = publish_ports(options, &host.chosen.plan)?;
+    let ports = publish_ports(options, &host)?;
+    let mut forwards = Forwards::new(host.chosen.plan.clone());
+    forwards.change(&[], &options.forwards)?;
     let ifname = ifname(options, &host.chosen);
-    let mut config = config::config(options, host.chosen, host.resolv, ports.published(), descriptors);
+    let mut config = config::config(
+        options,
+        host.chosen,
+        host.resolv,
+        ports.published(),
+        forwards.forwards(),
+        descriptors,
+    );
     let sockets = ports.sockets();
     let addresses = config.plan.clone();
     let statistics = Statistics::open(options.workers, options.rules.clone())?;
-    let mut control = open_control(options, statistics.clone(), addresses, ports, set_log_level)?;
+    let mut control = open_control(
+        options,
+        statistics.clone(),
+        addresses,
+        ports,
+        forwards,
+        set_log_level,
+    )?;
 
     let _foreground = terminal::Foreground::of_stdin();
     let link = LinkPlan {
@@ -112,6 +132,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         attachment,
         guest_route,
         guest_mac,
+        listeners,
         socket_file: _socket_file,
     } = plan.start(&link)?;
     config.guest_mac = guest_mac;
@@ -129,6 +150,9 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         .context("cannot share memory with the engine")?;
     let mut engine = Engine::start(setup, sockets, attachment, statistics, options.require_sandbox)?;
     if let Some(control) = &mut control {
+        if let Some(listeners) = listeners {
+            control.set_guest_listeners(listeners);
+        }
         // The capture begins before the guest sends a frame, so that all frames are captured.
         control.serve(&mut |update| engine.send(update), Instant::now());
     }
@@ -195,29 +219,28 @@ fn engine_setup(
 }
 
 /// Opens the host sockets of the published ports.
-fn publish_ports(options: &GuestOptions, plan: &AddressPlan) -> Result<Ports, Error> {
-    let families = match (&plan.v4, &plan.v6) {
-        (Some(_), Some(_)) => Families::Both,
-        (_, None) => Families::V4,
-        (None, Some(_)) => Families::V6,
-    };
-    let mut ports = Ports::new(families);
+fn publish_ports(options: &GuestOptions, host: &HostState) -> Result<Ports, Error> {
+    let has_namespace = !matches!(options.guest, Guest::Machine(_));
+    let mut ports = Ports::new(host.chosen.plan.clone()).finding(has_namespace);
+    ports.set_owned(host.watch.owned());
     publish::check(&options.publish)?;
     ports.change(&[], &options.publish).map_err(Error::from)?;
     Ok(ports)
 }
 
-/// Opens the control sockets and the metrics address, and begins the capture, if the options request them. A capture needs
-/// the control API even if there is no control socket.
+/// Opens the control sockets and the metrics address, and begins the capture, if the options request them. A capture, and
+/// ports that follow the listening ports, need the control API even if there is no control socket.
 fn open_control(
     options: &GuestOptions,
     statistics: Statistics,
     plan: AddressPlan,
     ports: Ports,
+    forwards: Forwards,
     set_log_level: fn(LevelFilter),
 ) -> Result<Option<Control>, Error> {
-    let listens = options.control.is_some() || options.metrics.is_some() || options.slirp_api.is_some();
-    if !listens && options.pcap.is_none() {
+    let is_looking = ports.is_looking() || forwards.is_looking();
+    let is_served = options.control.is_some() || options.metrics.is_some() || options.slirp_api.is_some();
+    if !is_served && !is_looking && options.pcap.is_none() {
         return Ok(None);
     }
     let served = ControlSetup {
@@ -225,6 +248,7 @@ fn open_control(
         plan,
         forwarder: options.resolvers != Resolvers::None,
         ports,
+        forwards,
         set_log_level,
     };
     let mut control = Control::open(options.control.as_deref(), options.metrics.as_ref(), served)?;
@@ -237,14 +261,23 @@ fn open_control(
     Ok(Some(control))
 }
 
-/// Returns the engine's link, and the IPv6 default route in the guest's namespace that the supervisor adds and removes if it
-/// has configured the tap.
+/// Returns the engine's link, the IPv6 default route in the guest's namespace that the supervisor adds and removes if it has
+/// configured the tap, and the source of the ports on which programs there listen.
 fn attach_tap(
     tap: tap::CreatedTap,
     vhost: Option<Vhost>,
     plan: &AddressPlan,
     configured: bool,
-) -> (Attachment, Option<GuestRoute>) {
+) -> (Attachment, Option<GuestRoute>, Option<GuestListeners>) {
+    // Clients are sent to the first address of each family.
+    let v4 = plan.v4.as_ref().map(|v4| IpAddr::V4(v4.address.addr()));
+    let v6 = plan.v6.as_ref().map(|v6| IpAddr::V6(v6.address.addr()));
+    let addresses = v4.into_iter().chain(v6).collect();
+    let listeners = tap.listeners.map(|socket| GuestListeners {
+        socket,
+        ephemeral: tap.ephemeral,
+        addresses,
+    });
     let route = configured
         .then(|| GuestRoute::new(tap.netlink, tap.index, plan))
         .flatten();
@@ -253,7 +286,7 @@ fn attach_tap(
         offload: tap.offload,
         vhost,
     });
-    (attachment, route)
+    (attachment, route, listeners)
 }
 
 /// Returns the name of the guest's interface: the given one, or that of the host's interface whose addresses it has.
@@ -336,6 +369,8 @@ struct StartedGuest {
     guest_route: Option<GuestRoute>,
     /// Ethernet address of the guest's interface.
     guest_mac: Mac,
+    /// Source of the guest's listening ports, if it has a namespace.
+    listeners: Option<GuestListeners>,
     /// Socket file of a machine, which is removed on drop.
     socket_file: Option<SocketFile>,
 }
@@ -407,17 +442,19 @@ impl<'a> GuestPlan<'a> {
                     attachment,
                     guest_route: None,
                     guest_mac: link.config.guest_mac,
+                    listeners: None,
                     socket_file,
                 });
             }
         };
         let guest_mac = tap.mac;
-        let (attachment, guest_route) = attach_tap(tap, link.vhost, &link.config.plan, configured);
+        let (attachment, guest_route, listeners) = attach_tap(tap, link.vhost, &link.config.plan, configured);
         Ok(StartedGuest {
             guest,
             attachment,
             guest_route,
             guest_mac,
+            listeners,
             socket_file: None,
         })
     }

@@ -16,6 +16,7 @@ use pontoon_wire::Mac;
 use pontoon_worker::{MachineProtocol, Outbound, Pacing};
 
 use crate::capture::Capture;
+use crate::forward::Forward;
 use crate::publish::Publish;
 
 /// Parsed options of `pontoon run` and `pontoon vm`.
@@ -25,6 +26,8 @@ pub struct GuestOptions {
     pub guest: Guest,
     /// Ports of the host that are published to the guest.
     pub publish: Vec<Publish>,
+    /// Ports at which the guest reaches ports of the host.
+    pub forwards: Vec<Forward>,
     /// Guest-side addresses that are translated to the host's loopback address.
     pub host_loopback: Vec<Loopback>,
     /// True if the guest may reach the host's own addresses.

@@ -1,190 +1,84 @@
 //! Published ports: the values of the option `--publish`, and the host sockets that are opened for them.
 
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
-use std::str::FromStr;
 use std::sync::Arc;
 
-use pontoon_engine::config::{Protocol, Published};
+use pontoon_engine::config::{Protocol, Published, PublishedKey};
 use pontoon_process::error::{Error, reason};
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, connect_unspec, listen, socket_with, sockopt,
 };
 
 mod default_options;
+pub mod port_range;
 mod ports;
+pub mod spec;
 
 use default_options::DefaultOptions;
-pub(crate) use ports::{PortRefusal, PortUndo, Ports};
-
-/// Value of `--publish`: `[ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]`, the syntax of podman and docker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Publish {
-    /// Transport protocol: TCP or UDP.
-    pub protocol: Protocol,
-    /// Host address to listen on; `None` means all addresses of both families.
-    pub address: Option<IpAddr>,
-    /// First port on the host.
-    pub host: u16,
-    /// First port of the guest.
-    pub guest: u16,
-    /// Number of consecutive ports, at least 1.
-    pub count: u16,
-}
-
-impl FromStr for Publish {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (text, protocol) = match text.rsplit_once('/') {
-            None => (text, Protocol::Tcp),
-            Some((text, "tcp")) => (text, Protocol::Tcp),
-            Some((text, "udp")) => (text, Protocol::Udp),
-            Some((_, other)) => return Err(format!("protocol '{other}' is neither tcp nor udp")),
-        };
-        let (host, guest) = text
-            .rsplit_once(':')
-            .ok_or("no guest port: the form is [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]")?;
-        let (address, host) = match host.rsplit_once(':') {
-            None => (None, host),
-            Some((address, host)) => (Some(parse_address(address)?), host),
-        };
-        let (host, host_end) = parse_ports(host)?;
-        let (guest, guest_end) = parse_ports(guest)?;
-        let count = host_end - host;
-        if guest_end - guest != count {
-            return Err("the two ranges differ in length".into());
-        }
-        Ok(Self {
-            protocol,
-            address,
-            host,
-            guest,
-            count: count.checked_add(1).ok_or("too many ports")?,
-        })
-    }
-}
-
-fn parse_address(text: &str) -> Result<IpAddr, String> {
-    if let Some(inner) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
-        return inner
-            .parse::<Ipv6Addr>()
-            .map(IpAddr::V6)
-            .map_err(|_| format!("'{inner}' is not an IPv6 address"));
-    }
-    if text.contains(':') {
-        return Err(format!("an IPv6 address goes in brackets: [{text}]:HOST:GUEST"));
-    }
-    text.parse::<Ipv4Addr>()
-        .map(IpAddr::V4)
-        .map_err(|_| format!("'{text}' is not an IPv4 address"))
-}
-
-fn parse_ports(text: &str) -> Result<(u16, u16), String> {
-    let port = |text: &str| match text.parse() {
-        Ok(port @ 1..) => Ok(port),
-        _ => Err(format!("'{text}' is not a port (1 to 65535)")),
-    };
-    let (first, last) = match text.split_once('-') {
-        None => (port(text)?, port(text)?),
-        Some((first, last)) => (port(first)?, port(last)?),
-    };
-    if last < first {
-        return Err(format!("'{text}' runs backwards"));
-    }
-    Ok((first, last))
-}
-
-impl Publish {
-    /// Returns the host addresses and ports to listen on, each with the guest's port. If the value names no address,
-    /// addresses of a family that the host lacks are included.
-    fn endpoints(self, families: Families) -> impl Iterator<Item = (SocketAddr, u16)> {
-        let named = self.address.into_iter();
-        let any = match (self.address, families) {
-            (Some(_), _) => &ANY[..0],
-            (None, Families::V4) => &ANY[..1],
-            (None, Families::V6) => &ANY[1..],
-            (None, Families::Both) => &ANY[..],
-        };
-        let addresses: Vec<IpAddr> = named.chain(any.iter().copied()).collect();
-        (0..self.count).flat_map(move |offset| {
-            let at =
-                move |address: &IpAddr| (SocketAddr::new(*address, self.host + offset), self.guest + offset);
-            addresses.iter().map(at).collect::<Vec<_>>()
-        })
-    }
-
-    /// Returns true if `self` and `other` need the same protocol, host address and port.
-    fn collides(self, other: Self) -> bool {
-        let addresses = match (self.address, other.address) {
-            (None, _) | (_, None) => true,
-            (Some(a), Some(b)) => {
-                a == b || (a.is_ipv4() == b.is_ipv4() && (a.is_unspecified() || b.is_unspecified()))
-            }
-        };
-        let starts_inside = |a: Self, b: Self| a.host >= b.host && a.host - b.host < b.count;
-        self.protocol == other.protocol
-            && addresses
-            && (starts_inside(self, other) || starts_inside(other, self))
-    }
-}
-
-impl fmt::Display for Publish {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.address {
-            None => {}
-            Some(IpAddr::V4(address)) => write!(f, "{address}:")?,
-            Some(IpAddr::V6(address)) => write!(f, "[{address}]:")?,
-        }
-        let range = |first: u16, f: &mut fmt::Formatter<'_>| match self.count {
-            1 => write!(f, "{first}"),
-            count => write!(f, "{first}-{}", first + (count - 1)),
-        };
-        range(self.host, f)?;
-        write!(f, ":")?;
-        range(self.guest, f)?;
-        write!(f, "/{}", self.protocol)
-    }
-}
-
-/// Address families that the guest has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Families {
-    /// IPv4 only.
-    V4,
-    /// IPv6 alone.
-    V6,
-    /// IPv4 and IPv6.
-    Both,
-}
+use port_range::PortRange;
+pub(crate) use ports::{AutoCounts, PortRefusal, PortUndo, Ports, limited};
+pub use spec::Publish;
 
 /// Checks that no two values of `--publish` need the same port of the host.
 ///
 /// # Errors
 /// Two values need the same port; the text names both.
 pub(crate) fn check(options: &[Publish]) -> Result<(), Error> {
-    let mut sorted: Vec<_> = options.iter().enumerate().collect();
-    sorted.sort_by_key(|(_, option)| option.host);
-    // `open` has the earlier values whose port range may overlap the current one.
-    let mut open: Vec<(usize, &Publish)> = Vec::new();
-    for (index, option) in sorted {
-        open.retain(|(_, other)| option.host - other.host < other.count);
-        if let Some((other, _)) = open.iter().find(|(_, other)| other.collides(*option)) {
+    let named = |(index, option): (usize, &Publish)| {
+        let ranges = option.named().into_iter();
+        ranges.map(move |range| (index, range)).collect::<Vec<_>>()
+    };
+    let mut sorted: Vec<_> = options.iter().enumerate().flat_map(named).collect();
+    sorted.sort_by_key(|(_, range)| range.first);
+    // `open` has the earlier ranges that may overlap the current one.
+    let mut open: Vec<(usize, PortRange)> = Vec::new();
+    for (index, range) in sorted {
+        open.retain(|(_, other)| other.last >= range.first);
+        let is_of_both = |(other, _): &&(usize, PortRange)| {
+            *other != index && share_sockets(&options[*other], &options[index])
+        };
+        if let Some((other, _)) = open.iter().find(is_of_both) {
             let (first, second) = (index.min(*other), index.max(*other));
             return Err(Error::new(format!(
                 "ports are published twice: {} and {}",
                 options[first], options[second]
             )));
         }
-        open.push((index, option));
+        open.push((index, range));
     }
     Ok(())
 }
 
-fn open_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
+/// Returns true if a port that is in both values would need two sockets that exclude each other.
+fn share_sockets(a: &Publish, b: &Publish) -> bool {
+    let is_of_b = |protocol| b.protocols.iter().any(|other| other == protocol);
+    let addresses = match (a.listens_at(), b.listens_at()) {
+        (None, _) | (_, None) => true,
+        (Some(a), Some(b)) => {
+            a == b || (a.is_ipv4() == b.is_ipv4() && (a.is_unspecified() || b.is_unspecified()))
+        }
+    };
+    let interfaces = match (&a.interface, &b.interface) {
+        (Some(a), Some(b)) => a == b,
+        (None, _) | (_, None) => true,
+    };
+    a.protocols.iter().any(is_of_b) && addresses && interfaces
+}
+
+/// Opens the socket of a published port, bound to the interface with this index, if there is one.
+fn open_socket(key: PublishedKey) -> io::Result<OwnedFd> {
+    let PublishedKey {
+        protocol,
+        host,
+        interface,
+    } = key;
     let socket = unbound_socket(protocol, host)?;
+    if let Some(interface) = interface {
+        pontoon_sys::bind::to_interface(&socket, interface)?;
+    }
     match protocol {
         Protocol::Tcp => {
             // SO_REUSEADDR is set because connections of an earlier run may be in TIME_WAIT. Two listeners still exclude
@@ -225,8 +119,8 @@ pub(crate) fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) -> io
     for (port, socket) in published.iter().zip(sockets) {
         let host = port.host;
         let reopened = match port.protocol {
-            Protocol::Tcp => listen_again(socket, if host.is_ipv4() { &v4 } else { &v6 }),
-            Protocol::Udp => bind_again(socket, host).map(|()| false),
+            Protocol::Tcp => listen_again(socket, if host.is_ipv4() { &v4 } else { &v6 }, port.interface),
+            Protocol::Udp => bind_again(socket, port.key()).map(|()| false),
         };
         match reopened {
             Ok(false) => {}
@@ -242,12 +136,20 @@ pub(crate) fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) -> io
 ///
 /// # Errors
 /// The kernel refuses a call, for example because another socket has the port.
-fn listen_again(socket: impl AsFd, options: &DefaultOptions) -> io::Result<bool> {
+fn listen_again(
+    socket: impl AsFd,
+    options: &DefaultOptions,
+    interface: Option<NonZeroU32>,
+) -> io::Result<bool> {
     // O_NONBLOCK is a flag of the open file description, which the other process shared; without it an accept(2) without a
     // client would block.
     rustix::io::ioctl_fionbio(&socket, true)?;
     sockopt::set_socket_linger(&socket, None)?;
     options.restore(&socket);
+    if let Some(interface) = interface {
+        // Only for root have the options above ended it; for others the kernel refuses to bind it again.
+        let _ = pontoon_sys::bind::to_interface(&socket, interface);
+    }
     if sockopt::socket_acceptconn(&socket)? {
         return Ok(false);
     }
@@ -282,9 +184,13 @@ pub(crate) fn disconnect_last(socket: &Arc<OwnedFd>) {
 ///
 /// # Errors
 /// The kernel refuses a call; the socket is unchanged, except that it is not connected.
-fn bind_again(socket: impl AsFd, host: SocketAddr) -> io::Result<()> {
+fn bind_again(socket: impl AsFd, key: PublishedKey) -> io::Result<()> {
+    let host = key.host;
     disconnect(&socket)?;
     let new = unbound_socket(Protocol::Udp, host)?;
+    if let Some(interface) = key.interface {
+        pontoon_sys::bind::to_interface(&new, interface)?;
+    }
     // Both sockets are bound for a moment. Unlike SO_REUSEADDR, SO_REUSEPORT admits no socket of another user.
     sockopt::set_socket_reuseport(&socket, true)?;
     let replaced = replace_bound(&socket, &new, host);
@@ -322,6 +228,8 @@ fn refused(host: SocketAddr, protocol: Protocol, error: &io::Error) -> Error {
             "a port from 1024 up, or as root: sysctl net.ipv4.ip_unprivileged_port_start={port}"
         )),
         Some(libc::EADDRNOTAVAIL) => plain.advise("an address of this host, see 'ip addr'"),
+        Some(libc::ENODEV) => plain.advise("an interface of this host, see 'ip link'"),
+        Some(libc::EPERM) => plain.advise("Linux 5.7 or later, or root, for a port of an interface"),
         Some(libc::EMFILE) => plain.advise("fewer ports, or a higher 'ulimit -Hn'"),
         _ => plain,
     }

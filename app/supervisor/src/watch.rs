@@ -223,6 +223,9 @@ impl Watch {
                 let changed = self.addresses.changed().context("cannot read netlink")?;
                 if let Some(owned) = changed.owned {
                     tracing::debug!(?owned, "the host's addresses changed");
+                    if let Some(control) = &mut self.control {
+                        control.set_owned(&owned);
+                    }
                     self.engine.send(Update::Owned(owned));
                 }
                 let sources = host::source_addresses();

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroU32;
 use core::time::Duration;
 
 use pontoon_wire::Mac;
@@ -9,6 +10,7 @@ use pontoon_wire::Mac;
 use crate::address_plan::AddressPlan;
 use crate::bandwidth::Bandwidth;
 use crate::egress::Egress;
+use crate::policy::GuestForward;
 
 /// The engine's default Ethernet address: locally administered, with "Pont" in ASCII.
 pub const OUR_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x02]);
@@ -53,6 +55,8 @@ pub struct Config {
     pub egress: Egress,
     /// Ports published at the start, in the order of the host's listeners and UDP sockets.
     pub published: Vec<Published>,
+    /// Ports at which the guest reaches ports of the host (`--guest-forward`), which do not overlap.
+    pub forwards: Vec<GuestForward>,
     /// Time after which the engine fails a TCP connect of the guest to a host address; `None` leaves the timeout to the
     /// host's kernel.
     pub connect_timeout: Option<Duration>,
@@ -133,6 +137,7 @@ impl Config {
             metadata: false,
             egress: Egress::default(),
             published: Vec::new(),
+            forwards: Vec::new(),
             connect_timeout: None,
             udp_filter: UdpFilter::Address,
             max_flows: 1_000,
@@ -162,18 +167,62 @@ impl fmt::Display for Protocol {
 }
 
 /// A published port: a listening or bound socket on the host whose clients the engine forwards to a port of the guest.
-/// No two published ports have the same protocol and host address.
+/// No two published ports have the same protocol, host address and interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
     /// Transport protocol of the published port.
     pub protocol: Protocol,
     /// Host address and port to which the host socket is bound.
     pub host: SocketAddr,
-    /// Port of the guest to which clients are forwarded, at the guest's address of the same family.
+    /// Index of the interface to which the host socket is bound; `None`: it receives from all interfaces.
+    pub interface: Option<NonZeroU32>,
+    /// Address behind the link to which clients are forwarded, of the same family as `host`; `None`: the guest's own.
+    pub target: Option<IpAddr>,
+    /// Port to which clients are forwarded.
     pub guest_port: u16,
 }
 
+/// Key of a published port. No two published ports have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PublishedKey {
+    /// Transport protocol of the published port.
+    pub protocol: Protocol,
+    /// Host address and port to which the host socket is bound.
+    pub host: SocketAddr,
+    /// Index of the interface to which the host socket is bound, if any.
+    pub interface: Option<NonZeroU32>,
+}
+
 impl Published {
+    /// Returns a published port that is bound to no interface and leads to the guest's own address.
+    #[must_use]
+    pub const fn new(protocol: Protocol, host: SocketAddr, guest_port: u16) -> Self {
+        Self {
+            protocol,
+            host,
+            interface: None,
+            target: None,
+            guest_port,
+        }
+    }
+
+    /// Returns the key of this port.
+    #[must_use]
+    pub const fn key(&self) -> PublishedKey {
+        PublishedKey {
+            protocol: self.protocol,
+            host: self.host,
+            interface: self.interface,
+        }
+    }
+
+    /// Returns the address and port to which clients are forwarded; `None` if the guest has no address of the family.
+    #[must_use]
+    pub fn guest(&self, plan: &AddressPlan) -> Option<SocketAddr> {
+        let own = plan.guest(self.host.ip())?;
+        Some(SocketAddr::new(self.target.unwrap_or(own), self.guest_port))
+    }
+
     /// Returns the key under which clients of this port are counted against `--max-flows`. It is computed from the host
     /// address and port, because an index in the configuration would differ between workers: only the first worker has
     /// published UDP ports. Ports of the same address have different keys.
@@ -184,7 +233,10 @@ impl Published {
             IpAddr::V4(v4) => v4.octets().iter().fold(0x811c_9dc5, fnv_1a),
             IpAddr::V6(v6) => v6.octets().iter().fold(0x811c_9dc5, fnv_1a),
         };
-        address.wrapping_add(self.host.port().into())
+        let interface = self.interface.map_or(0, NonZeroU32::get);
+        address
+            .wrapping_add(self.host.port().into())
+            .wrapping_add(interface << 16)
     }
 }
 

@@ -128,6 +128,7 @@ impl Net {
             host_addresses: config.host_addresses,
             metadata: config.metadata,
             owned: Owned::default(),
+            forwards: config.forwards.iter().copied().collect(),
             // The policy holds the rules alone: addresses of a domain are removed with the last rule that names it.
             egress: core::mem::take(&mut config.egress),
         };

@@ -1,7 +1,7 @@
 //! Checks a UDP datagram or echo request from the guest before it is forwarded, and sends the guest an ICMP error if it
 //! is refused.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use pontoon_wire::frame::{self, Body, Transport};
 
@@ -24,11 +24,14 @@ pub(crate) struct Packet<'f, 'a> {
 pub(crate) struct Dropped;
 
 impl Packet<'_, '_> {
-    /// Checks the packet against the egress policy, and returns the translated address to which it is to be sent.
+    /// Checks the packet against the egress policy, and returns the translated address and port to which it is to be sent.
     ///
     /// # Errors
     /// The policy refuses the destination. The packet is counted, and the guest is sent an ICMP error.
-    pub(crate) fn check_egress<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> Result<IpAddr, Dropped> {
+    pub(crate) fn check_egress<H, T: Transmit>(
+        &self,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<SocketAddr, Dropped> {
         let (protocol, port) = match &self.transport {
             Transport::Udp(udp) => (EgressProtocol::Udp, udp.destination_port),
             Transport::Tcp(tcp) => (EgressProtocol::Tcp, tcp.destination_port),

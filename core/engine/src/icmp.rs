@@ -116,6 +116,7 @@ impl<S> Icmp<S> {
         let Ok(remote) = packet.check_egress(ctx) else {
             return;
         };
+        let remote = remote.ip();
         let Ok(()) = packet.check_hop_limit(remote, ctx) else {
             return;
         };

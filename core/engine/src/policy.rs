@@ -6,17 +6,20 @@
 //! the host's loopback and addresses of the host are permitted only by options. Finally the egress rules of the user
 //! ([`Egress`]).
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use arrayvec::ArrayVec;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::Instant;
 use crate::address_plan::{AddressPlan, Ipv4Plan, Ipv6Plan, SubnetExtent};
+use crate::config::Protocol;
 use crate::egress::{Decision, Destination, Egress, EgressProtocol};
 
+mod forward;
 mod owned;
 
+pub use forward::{GuestForward, GuestForwards};
 pub use owned::Owned;
 
 /// The reason why the policy refuses a destination.
@@ -51,13 +54,15 @@ pub struct Policy {
     pub metadata: bool,
     /// The host's own addresses, which the supervisor updates while the engine runs.
     pub owned: Owned,
+    /// The ports at which the guest reaches ports of the host (`--guest-forward`).
+    pub forwards: GuestForwards,
     /// The egress rules of the user.
     pub egress: Egress,
 }
 
 impl Policy {
-    /// Returns the host-side destination of a packet that the guest has sent to `written`. The port of an echo request
-    /// is ignored.
+    /// Returns the host-side destination of a packet that the guest has sent to `written` and `port`. The port of an echo
+    /// request is ignored.
     ///
     /// # Errors
     /// The policy refuses the destination, and no host socket is opened for it.
@@ -67,15 +72,15 @@ impl Policy {
         written: IpAddr,
         port: u16,
         now: Instant,
-    ) -> Result<IpAddr, Refusal> {
-        let remote = self.translate_destination(written)?;
+    ) -> Result<SocketAddr, Refusal> {
+        let remote = self.translate(protocol, SocketAddr::new(written, port))?;
         if self.egress.is_open() {
             return Ok(remote);
         }
         let to = Destination {
             protocol,
             written,
-            remote,
+            remote: remote.ip(),
             embedded: &embedded(written).unwrap_or_default(),
             port: (protocol != EgressProtocol::Icmp).then_some(port),
         };
@@ -88,17 +93,43 @@ impl Policy {
     /// Returns true if the egress rules permit an existing flow to `written`; without a port, if they permit some port.
     #[must_use]
     pub fn allows(&self, protocol: EgressProtocol, written: IpAddr, port: Option<u16>, now: Instant) -> bool {
+        let remote = self.translate(protocol, SocketAddr::new(written, port.unwrap_or(0)));
         let to = Destination {
             protocol,
             written,
-            remote: self.translate_destination(written).unwrap_or(written),
+            remote: remote.map_or(written, |remote| remote.ip()),
             embedded: &embedded(written).unwrap_or_default(),
             port,
         };
         self.egress.allows(&to, now)
     }
 
-    /// Checks a destination like [`Self::check_egress`], but without the egress rules, and translates it.
+    /// Checks a destination address and port like [`Self::check_egress`], but without the egress rules, and translates them:
+    /// by the guest forwards, or else by [`Self::translate_destination`].
+    ///
+    /// # Errors
+    /// The destination is refused, independent of the egress rules.
+    pub fn translate(&self, protocol: EgressProtocol, written: SocketAddr) -> Result<SocketAddr, Refusal> {
+        if let Some(remote) = self.forward(protocol, written) {
+            return Ok(remote);
+        }
+        let remote = self.translate_destination(written.ip())?;
+        Ok(SocketAddr::new(remote, written.port()))
+    }
+
+    /// Returns the host-side destination of the guest forward at `written`, if there is one.
+    #[must_use]
+    pub fn forward(&self, protocol: EgressProtocol, written: SocketAddr) -> Option<SocketAddr> {
+        let protocol = match protocol {
+            EgressProtocol::Tcp => Protocol::Tcp,
+            EgressProtocol::Udp => Protocol::Udp,
+            EgressProtocol::Icmp => return None,
+        };
+        self.forwards.translate(protocol, written)
+    }
+
+    /// Checks a destination address like [`Self::check_egress`], but without the guest forwards and the egress rules, and
+    /// translates it.
     ///
     /// # Errors
     /// The destination is refused, independent of the egress rules.
@@ -182,6 +213,16 @@ impl Policy {
             gateway
         } else {
             peer
+        }
+    }
+
+    /// Returns the address by which a client at `peer` appears to the guest behind `guest`, like [`Self::visible_client_addr`]:
+    /// a host drops packets whose source is its own address.
+    #[must_use]
+    pub fn visible_client_of(&self, guest: IpAddr, peer: IpAddr) -> IpAddr {
+        match self.visible_client_addr(peer) {
+            shown if shown == guest => self.plan.gateway(guest).unwrap_or(shown),
+            shown => shown,
         }
     }
 

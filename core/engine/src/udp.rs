@@ -164,8 +164,7 @@ impl<S> Udp<S> {
     /// Removes the peers that the policy refuses after a change of the host's addresses.
     pub(crate) fn disown(&mut self, policy: &Policy) {
         let is_forbidden = |peer: &Peer| {
-            !peer.came_in
-                && policy.translate_destination(peer.written.ip()) != Ok(peer.remote_for(peer.written).ip())
+            !peer.came_in && policy.translate(EgressProtocol::Udp, peer.written) != Ok(peer.remote)
         };
         self.forget(is_forbidden);
     }

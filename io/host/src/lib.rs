@@ -223,7 +223,7 @@ impl KernelHost {
     /// Returns the index of a published port; `None` if it is not published.
     #[must_use]
     pub fn find_published(&self, published: &Published) -> Option<u32> {
-        self.published.find(published.protocol, published.host)
+        self.published.find(published.key())
     }
 
     /// Receives the next packet of the raw socket of `family`: see [`RawSocket::take`].

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pontoon_engine::config::{Protocol, Published};
+use pontoon_engine::config::{Protocol, Published, PublishedKey};
 use pontoon_engine::{FlowId, Kind, Token, WorkerId};
 use pontoon_event::{AcceptBackoff, Epoll};
 use pontoon_sys::{Family, udp as udp_sys};
@@ -23,7 +22,7 @@ pub(super) struct PublishedSockets {
     /// Indices of the empty places in `places`.
     free: BTreeSet<u32>,
     /// Index of each published port. A map is used as a guest may have tens of thousands of published ports.
-    by_port: BTreeMap<(Protocol, SocketAddr), u32>,
+    by_port: BTreeMap<PublishedKey, u32>,
     /// Indices of listeners with clients in their backlogs that no event will report: accept(2) has failed without a
     /// free descriptor, or the listener could not be registered again.
     unreported: Vec<u32>,
@@ -82,7 +81,7 @@ impl PublishedSockets {
             Some(free) => self.places[free as usize] = entry,
             None => self.places.push(entry),
         }
-        self.by_port.insert((published.protocol, published.host), index);
+        self.by_port.insert(published.key(), index);
         Ok(index)
     }
 
@@ -91,7 +90,7 @@ impl PublishedSockets {
         let place = usize::try_from(index).ok();
         let entry = place.and_then(|place| self.places.get_mut(place)?.take());
         if let Some(PublishedSocket { published, .. }) = &entry {
-            let port = (published.protocol, published.host);
+            let port = published.key();
             if self.by_port.get(&port) == Some(&index) {
                 self.by_port.remove(&port);
             }
@@ -106,8 +105,8 @@ impl PublishedSockets {
     }
 
     /// Returns the index of a published port.
-    pub(super) fn find(&self, protocol: Protocol, host: SocketAddr) -> Option<u32> {
-        self.by_port.get(&(protocol, host)).copied()
+    pub(super) fn find(&self, port: PublishedKey) -> Option<u32> {
+        self.by_port.get(&port).copied()
     }
 
     /// Accepts a client from the listener at `index`. Connections that the client has aborted while they waited are

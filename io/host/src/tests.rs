@@ -37,11 +37,7 @@ fn host(can: HostFeatures) -> KernelHost {
 
 /// Returns a host with one published port.
 fn published(protocol: Protocol, socket: impl Into<OwnedFd>, at: SocketAddr) -> KernelHost {
-    let published = Published {
-        protocol,
-        host: at,
-        guest_port: 80,
-    };
+    let published = Published::new(protocol, at, 80);
     let mut host = host(ALL);
     let socket: OwnedFd = socket.into();
     rustix::io::ioctl_fionbio(&socket, true).unwrap();

@@ -1,5 +1,6 @@
 //! Socket options for the interface and source port of a socket (socket(7), ip(7)).
 
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 
@@ -13,6 +14,19 @@ use crate::option;
 /// ENODEV: the interface does not exist.
 pub fn to_device(socket: impl AsFd, name: &str) -> Result<(), Errno> {
     option::set(socket, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, name.as_bytes())
+}
+
+/// Binds a socket to the interface with this index (`SO_BINDTOIFINDEX`, Linux 5.0; without privilege since Linux 5.7).
+///
+/// # Errors
+/// ENODEV: the interface does not exist; EPERM: the socket is bound to an interface already, and the caller lacks CAP_NET_RAW.
+pub fn to_interface(socket: impl AsFd, index: NonZeroU32) -> Result<(), Errno> {
+    option::set_int(
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_BINDTOIFINDEX,
+        index.get().cast_signed(),
+    )
 }
 
 /// Makes bind(2) with port 0 bind only the address of the socket (`IP_BIND_ADDRESS_NO_PORT`, Linux 4.2; for IPv6

@@ -11,11 +11,13 @@ use tracing::level_filters::LevelFilter;
 
 mod capture;
 mod flows;
+mod forward;
 mod owned;
 mod port_update;
 
 pub use capture::{CaptureCommand, CaptureResult, CaptureStart};
 pub use flows::{FlowPage, FlowPageRequest};
+pub use forward::ForwardUpdate;
 pub use owned::{OwnedPart, OwnedParts};
 pub use port_update::{PortError, PortUpdate};
 
@@ -51,6 +53,8 @@ pub enum Update {
     /// Changes of published ports, at most [`Update::MAX_PORT_UPDATES`], in order. The other variants are states, of which
     /// only the latest is relevant; this one is an event.
     Published(Vec<PortUpdate>),
+    /// Changes of guest forwards, at most [`Update::MAX_FORWARD_UPDATES`], in order; also events.
+    Forwards(Vec<ForwardUpdate>),
     /// Level of the engine's log.
     LogLevel(#[serde(with = "text")] LevelFilter),
     /// Requests a [`Report::Confirmed`] with this number from each worker.
@@ -104,6 +108,9 @@ impl Update {
     /// Limit on the port updates in one message, each of which may have a socket.
     pub const MAX_PORT_UPDATES: usize = MAX_DESCRIPTORS;
 
+    /// Limit on the changes of guest forwards in one message, which have room in [`MAX_LEN`].
+    pub const MAX_FORWARD_UPDATES: usize = 256;
+
     /// Returns the messages, in order, that send a list of the host's own addresses of any length.
     #[must_use]
     pub fn owned(list: Vec<IpNet>) -> Vec<Self> {
@@ -142,13 +149,16 @@ impl ChannelMessage for Update {
     fn is_valid(&self) -> bool {
         match self {
             Self::Published(ports) => ports.len() <= Self::MAX_PORT_UPDATES,
+            Self::Forwards(updates) => {
+                updates.len() <= Self::MAX_FORWARD_UPDATES && updates.iter().all(ForwardUpdate::is_valid)
+            }
             _ => true,
         }
     }
 
     fn replaces(&self, older: &Self) -> bool {
         match self {
-            Self::Published(_) | Self::Capture(_) => false,
+            Self::Published(_) | Self::Forwards(_) | Self::Capture(_) => false,
             Self::OwnedPart(part) if part.from > 0 => false,
             Self::Owned(_) | Self::OwnedPart(_) => matches!(older, Self::Owned(_) | Self::OwnedPart(_)),
             Self::Resolvers(_)
@@ -172,7 +182,9 @@ impl ChannelMessage for Update {
             | Self::Ipv6Route(_)
             | Self::Rules(_)
             | Self::LogLevel(_) => true,
-            Self::Published(_) | Self::Capture(_) | Self::Confirm(_) | Self::Flows(_) => false,
+            Self::Published(_) | Self::Forwards(_) | Self::Capture(_) | Self::Confirm(_) | Self::Flows(_) => {
+                false
+            }
         }
     }
 }
@@ -222,6 +234,7 @@ mod tests {
 
     use pontoon_engine::config::{Protocol, Published};
     use pontoon_engine::flow_dump::{Flow, Page, Phase, Traffic};
+    use pontoon_engine::policy::GuestForward;
     use pontoon_engine::{FlowId, Kind, WorkerId, egress};
     use pontoon_ipc::{decode, encode};
 
@@ -232,11 +245,33 @@ mod tests {
     }
 
     fn published(host: &str, guest_port: u16) -> Published {
-        Published {
+        Published::new(Protocol::Udp, host.parse().unwrap(), guest_port)
+    }
+
+    fn forward(port: u16, count: u16) -> GuestForward {
+        GuestForward {
             protocol: Protocol::Udp,
-            host: host.parse().unwrap(),
-            guest_port,
+            from: SocketAddr::new("10.0.2.2".parse().unwrap(), port),
+            to: SocketAddr::new("127.0.0.1".parse().unwrap(), port),
+            count,
         }
+    }
+
+    #[test]
+    fn forwards_beyond_the_last_port_or_between_families_are_refused() {
+        let refuses = |forward: GuestForward| {
+            let text = encode(&Update::Forwards(vec![ForwardUpdate::Add(forward)])).unwrap();
+            decode::<Update>(&text, Vec::new()).is_err()
+        };
+        assert!(!refuses(forward(u16::MAX, 1)));
+        assert!(refuses(forward(u16::MAX, 2)) && refuses(forward(1, 0)));
+        let to = "[::1]:5000".parse().unwrap();
+        assert!(refuses(GuestForward {
+            to,
+            ..forward(5000, 1)
+        }));
+        let many = vec![ForwardUpdate::Remove(forward(1, 1)); Update::MAX_FORWARD_UPDATES];
+        assert!(encode(&Update::Forwards(many)).unwrap().len() <= MAX_LEN);
     }
 
     fn assert_is_decoded<M: ChannelMessage + PartialEq + std::fmt::Debug>(message: &M) {
@@ -272,6 +307,10 @@ mod tests {
                 ],
             }),
             Update::Ipv6Route(true),
+            Update::Forwards(vec![
+                ForwardUpdate::Add(forward(5000, 2)),
+                ForwardUpdate::Remove(forward(53, 1)),
+            ]),
             Update::LogLevel(LevelFilter::WARN),
             Update::Confirm(u64::MAX),
             Update::Capture(CaptureCommand::Stop(7)),

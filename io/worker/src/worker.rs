@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pontoon_engine::config::Protocol;
+use pontoon_engine::config::PublishedKey;
 use pontoon_engine::ledger::Ends;
 use pontoon_engine::{Engine, Instant};
 use pontoon_event::Events;
@@ -71,7 +70,7 @@ pub(crate) struct Worker<L> {
     /// Function that sets the level of the process's log.
     pub(crate) set_log_level: fn(LevelFilter),
     /// Published ports that this worker could not take over, with the reasons.
-    pub(crate) port_errors: BTreeMap<(Protocol, SocketAddr), PortError>,
+    pub(crate) port_errors: BTreeMap<PublishedKey, PortError>,
     /// Sources whose input was not completely processed in the last turn.
     pub(crate) pending: PendingInput,
 }

@@ -216,7 +216,7 @@ fn connect<L: Link>(worker: &mut Worker<L>, restarted: bool) -> io::Result<()> {
         }
         warn!("{what}");
         let error = PortError::new(published, &failure.to_string());
-        port_errors.insert((published.protocol, published.host), error);
+        port_errors.insert(published.key(), error);
     }
     Ok(())
 }

@@ -224,11 +224,7 @@ fn published(connection: &ScenarioConnection) -> Published {
         true => core::net::Ipv6Addr::UNSPECIFIED.into(),
         false => core::net::Ipv4Addr::UNSPECIFIED.into(),
     };
-    Published {
-        protocol: Protocol::Tcp,
-        host: (any, connection.port).into(),
-        guest_port: connection.port,
-    }
+    Published::new(Protocol::Tcp, (any, connection.port).into(), connection.port)
 }
 
 /// Returns the address of the simulated server.

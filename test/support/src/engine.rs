@@ -243,11 +243,7 @@ impl<'s> EngineRunner<'s> {
 }
 
 fn published(protocol: Protocol, port: u16) -> Published {
-    Published {
-        protocol,
-        host: (Ipv4Addr::UNSPECIFIED, port).into(),
-        guest_port: port,
-    }
+    Published::new(protocol, (Ipv4Addr::UNSPECIFIED, port).into(), port)
 }
 
 fn listener() -> FlowId {

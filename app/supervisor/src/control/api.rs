@@ -1,10 +1,12 @@
 //! HTTP API of a guest's network, with one file for each resource.
 
+pub(super) mod auto;
 pub(super) mod capture;
 mod confirm_round;
 mod document;
 mod flow_dump;
 mod flows;
+pub(super) mod guest_forward;
 mod log_level;
 mod metrics;
 pub(super) mod policy;
@@ -15,6 +17,7 @@ mod stats;
 use std::rc::Rc;
 use std::time::Instant;
 
+use ipnet::IpNet;
 use pontoon_control::http::HttpResponse;
 use pontoon_control::reply::Level;
 use pontoon_control::server::{Answer, Route};
@@ -26,13 +29,15 @@ use tracing::level_filters::LevelFilter;
 
 use super::ControlSetup;
 use crate::capture::Capture;
+use crate::forward::Forwards;
 use crate::publish::Ports;
 use crate::statistics::Statistics;
+use auto::{AutoFinder, GuestListeners};
 use capture::Captures;
 use confirm_round::{ConfirmRound, Expired};
 use flow_dump::FlowDump;
 use publish::UnconfirmedChange;
-use slirp::Forwards;
+use slirp::SlirpPorts;
 
 #[cfg(test)]
 pub(super) use document::DOCUMENT;
@@ -44,7 +49,9 @@ pub(super) struct Api {
     plan: AddressPlan,
     ports: Ports,
     /// Published ports that clients of slirp4netns' protocol have added.
+    slirp_ports: SlirpPorts,
     forwards: Forwards,
+    auto: AutoFinder,
     confirm_round: ConfirmRound,
     /// Changes of published ports that not all workers have confirmed. Their number is limited, because further changes are
     /// refused once a round has expired.
@@ -83,6 +90,16 @@ pub(super) const ROUTES: &[Route<Api>] = &[
         method: "POST",
         path: "/v1/publish",
         act: publish::post,
+    },
+    Route {
+        method: "GET",
+        path: "/v1/guest-forward",
+        act: guest_forward::get,
+    },
+    Route {
+        method: "POST",
+        path: "/v1/guest-forward",
+        act: guest_forward::post,
     },
     Route {
         method: "GET",
@@ -144,7 +161,9 @@ impl Api {
             forwarder: served.forwarder,
             plan: served.plan,
             ports: served.ports,
-            forwards: Forwards::default(),
+            slirp_ports: SlirpPorts::default(),
+            forwards: served.forwards,
+            auto: AutoFinder::default(),
             confirm_round: ConfirmRound::new(workers),
             unconfirmed_ports: Vec::new(),
             flow_dump: FlowDump::new(workers),
@@ -201,8 +220,19 @@ impl Api {
         }
     }
 
-    /// Begins queries that were scheduled after the ones that have ended.
+    /// Sets the source of the guest's listening ports.
+    pub(super) fn set_guest_listeners(&mut self, guest: GuestListeners) {
+        self.auto.set_guest(guest);
+    }
+
+    /// Sets the host's own addresses, which no target address of a published port may be.
+    pub(super) fn set_owned(&mut self, owned: &[IpNet]) {
+        self.ports.set_owned(owned);
+    }
+
+    /// Begins queries that were scheduled after the ones that have ended, and looks at the listening sockets if that is due.
     pub(super) fn go_on(&mut self, now: Instant) {
+        self.look(now);
         self.confirm_round.go_on(&mut self.outbox, now);
         self.flow_dump.go_on(&mut self.outbox, now);
     }

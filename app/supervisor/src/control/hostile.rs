@@ -19,8 +19,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::ControlSetup;
-use super::api::{self, Api, capture, policy, publish};
-use crate::publish::{Families, Ports};
+use super::api::{self, Api, capture, guest_forward, policy, publish};
+use crate::forward::Forwards;
+use crate::publish::Ports;
 use crate::statistics::Statistics;
 
 /// Parses the bytes as the input of a client of the control socket, and as the body of each kind of request.
@@ -105,10 +106,11 @@ fn total(api: &mut Api) -> reply::WorkerStats {
 }
 
 /// Methods and targets of requests that have bodies.
-const WITH_BODIES: [(&str, &str); 4] = [
+const WITH_BODIES: [(&str, &str); 5] = [
     ("PUT", "/v1/policy"),
     ("PUT", "/v1/log-level"),
     ("POST", "/v1/publish"),
+    ("POST", "/v1/guest-forward"),
     ("POST", "/v1/capture"),
 ];
 
@@ -131,7 +133,8 @@ fn served() -> ControlSetup {
         statistics: Statistics::new(StatsTable::private(2, 0), vec![]),
         plan: AddressPlan::usual(true),
         forwarder: true,
-        ports: Ports::new(Families::Both),
+        ports: Ports::new(AddressPlan::usual(true)),
+        forwards: Forwards::new(AddressPlan::usual(true)),
         set_log_level: |_| {},
     }
 }
@@ -185,6 +188,11 @@ fn answer(api: &mut Api, request: &HttpRequest) -> HttpResponse {
         ("POST", "/v1/publish") => parse_twice(
             request,
             publish::parse,
+            |(add, remove)| json!({"add": texts(add), "remove": texts(remove)}),
+        ),
+        ("POST", "/v1/guest-forward") => parse_twice(
+            request,
+            guest_forward::parse,
             |(add, remove)| json!({"add": texts(add), "remove": texts(remove)}),
         ),
         ("POST", "/v1/capture") => parse_twice(request, capture::parse, |capture| {

@@ -16,21 +16,24 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use pontoon_control::{CLIENTS, IDLE_TIMEOUT, REQUEST_TIMEOUT, reply};
+use pontoon_engine::address_plan::AddressPlan;
 use pontoon_engine::flow_dump::{Flow, Page};
 use pontoon_engine::{Counters, Histograms, WorkerId};
 use pontoon_worker::messages::{Confirmation, FlowPage, FlowPageRequest, PortError};
 use pontoon_worker::stats::{StatsTable, Values, WorkerHistograms};
 
 use super::*;
-use crate::publish::Families;
 
 /// Returns the state of a network with one worker and without rules and ports.
 fn served() -> ControlSetup {
+    let mut plan = AddressPlan::usual(true);
+    plan.v6 = None;
     ControlSetup {
         statistics: Statistics::new(StatsTable::private(1, 0), Vec::new()),
         plan: AddressPlan::usual(true),
         forwarder: true,
-        ports: Ports::new(Families::V4),
+        ports: Ports::new(plan.clone()),
+        forwards: Forwards::new(plan),
         set_log_level: |_| {},
     }
 }

@@ -1,17 +1,16 @@
 //! Changes of published ports, applied to the configuration of the next engine.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use pontoon_engine::config::{Protocol, Published};
+use pontoon_engine::config::{Published, PublishedKey};
 use pontoon_worker::messages::PortUpdate;
 
 use crate::publish::disconnect_last;
 
 /// Index of each published port in the list of ports, which may have tens of thousands of entries.
-pub(super) type PortIndexes = BTreeMap<(Protocol, SocketAddr), usize>;
+pub(super) type PortIndexes = BTreeMap<PublishedKey, usize>;
 
 /// Applies port updates to the configuration of the next engine.
 pub(super) fn change_ports(
@@ -22,7 +21,7 @@ pub(super) fn change_ports(
 ) {
     for port_update in port_updates {
         let port = port_update.published();
-        let key = (port.protocol, port.host);
+        let key = port.key();
         match (port_update, indexes.get(&key).copied()) {
             (PortUpdate::Open(port, socket), None) => {
                 if let Some(socket) = socket.clone().into_inner() {
@@ -37,7 +36,7 @@ pub(super) fn change_ports(
                 published.swap_remove(place);
                 disconnect_last(&sockets.swap_remove(place));
                 if let Some(moved) = published.get(place) {
-                    indexes.insert((moved.protocol, moved.host), place);
+                    indexes.insert(moved.key(), place);
                 }
             }
             (PortUpdate::Open(..), Some(_)) | (PortUpdate::Redirect(_) | PortUpdate::Close(_), None) => {}

@@ -141,11 +141,7 @@ fn a_port_that_the_old_engine_shut_down_listens_again() {
     };
     rustix::net::shutdown(&bound, rustix::net::Shutdown::Both).unwrap();
     engine.ports = vec![Arc::new(bound.into())];
-    engine.setup.config.published = vec![Published {
-        protocol: Protocol::Tcp,
-        host: free,
-        guest_port: 80,
-    }];
+    engine.setup.config.published = vec![Published::new(Protocol::Tcp, free, 80)];
     assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Scheduled);
     TcpStream::connect(free).unwrap();
 }
@@ -259,11 +255,7 @@ fn an_engine_needs_no_second_descriptor_for_a_published_port() {
     let (_ours, theirs) = seqpacket::pair().unwrap();
     let (mut engine, _theirs) = engine("exit 0");
     let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-    let port = |number| Published {
-        protocol: Protocol::Tcp,
-        host: (IpAddr::from([127, 0, 0, 1]), number).into(),
-        guest_port: 80,
-    };
+    let port = |number| Published::new(Protocol::Tcp, (IpAddr::from([127, 0, 0, 1]), number).into(), 80);
     engine.ports = (0..PORTS / 2).map(|_| Arc::new(null())).collect();
     engine.setup.config.published = vec![port(0); PORTS / 2];
     for number in 1..=PORTS / 2 {
@@ -294,10 +286,8 @@ fn an_engine_needs_no_second_descriptor_for_a_published_port() {
 #[test]
 fn tens_of_thousands_of_published_ports_take_no_quadratic_time() {
     let socket = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
-    let port = |address: u8, number: u16| Published {
-        protocol: Protocol::Tcp,
-        host: ([127, 0, 0, address], number).into(),
-        guest_port: number,
+    let port = |address: u8, number: u16| {
+        Published::new(Protocol::Tcp, ([127, 0, 0, address], number).into(), number)
     };
     let all = || (1..=3).flat_map(|address| (1..=u16::MAX).map(move |number| port(address, number)));
     let (mut published, mut sockets, mut indexes) = (Vec::new(), Vec::new(), PortIndexes::new());
@@ -320,7 +310,7 @@ fn tens_of_thousands_of_published_ports_take_no_quadratic_time() {
     );
     assert_eq!((published.len(), sockets.len()), (3 * 65, 3 * 65));
     for (place, port) in published.iter().enumerate() {
-        assert_eq!(indexes[&(port.protocol, port.host)], place);
+        assert_eq!(indexes[&port.key()], place);
     }
 }
 
@@ -337,11 +327,7 @@ fn refused_reports_are_skipped() {
 #[test]
 fn an_engine_that_does_not_read_its_messages_is_killed() {
     let (mut engine, _theirs) = engine("exec sleep 60");
-    let port = Published {
-        protocol: Protocol::Tcp,
-        host: ([127, 0, 0, 1], 80).into(),
-        guest_port: 80,
-    };
+    let port = Published::new(Protocol::Tcp, ([127, 0, 0, 1], 80).into(), 80);
     for _ in 0..2 * MAX_QUEUED {
         engine.send(Update::Published(vec![PortUpdate::Redirect(port)]));
     }
@@ -360,11 +346,7 @@ fn connected_by_the_engine(bound: TcpListener, sink: &TcpListener) -> OwnedFd {
 }
 
 fn published(host: SocketAddr) -> Published {
-    Published {
-        protocol: Protocol::Tcp,
-        host,
-        guest_port: 80,
-    }
+    Published::new(Protocol::Tcp, host, 80)
 }
 
 #[test]
@@ -375,7 +357,7 @@ fn closing_a_port_that_the_engine_has_connected_does_not_wait() {
     let port = published(bound.local_addr().unwrap());
     engine.ports = vec![Arc::new(connected_by_the_engine(bound, &sink))];
     engine.setup.config.published = vec![port];
-    engine.indexes = [((port.protocol, port.host), 0)].into();
+    engine.indexes = [(port.key(), 0)].into();
     let begin = Instant::now();
     engine.send(Update::Published(vec![PortUpdate::Close(port)]));
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
@@ -392,7 +374,7 @@ fn closing_a_port_keeps_the_clients_that_wait_to_be_accepted() {
     of_engine.set_nonblocking(true).unwrap();
     engine.ports = vec![Arc::new(bound.into())];
     engine.setup.config.published = vec![port];
-    engine.indexes = [((port.protocol, port.host), 0)].into();
+    engine.indexes = [(port.key(), 0)].into();
     engine.send(Update::Published(vec![PortUpdate::Close(port)]));
     assert!(engine.ports.is_empty());
     of_engine.accept().unwrap();

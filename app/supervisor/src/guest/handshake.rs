@@ -9,6 +9,7 @@ use pontoon_sys::tun::TapOffload;
 use pontoon_wire::Mac;
 
 use crate::guest::tap::CreatedTap;
+use crate::publish::port_range::PortRange;
 
 /// Messages from the guest's first process to the supervisor.
 #[derive(Debug)]
@@ -52,11 +53,22 @@ impl FromGuest {
             Self::Tap(made) => {
                 let offload = made.offload;
                 let bits = [offload.vnet_hdr, offload.tso, offload.uso].map(u8::from);
-                let bytes = [&[TAP][..], &bits, &made.mac.0, &made.index.to_ne_bytes()].concat();
+                let has_listeners = u8::from(made.listeners.is_some());
+                let ports = [made.ephemeral.first, made.ephemeral.last].map(u16::to_ne_bytes);
+                let bytes = [
+                    &[TAP][..],
+                    &bits,
+                    &[has_listeners],
+                    &made.mac.0,
+                    &made.index.to_ne_bytes(),
+                    ports.as_flattened(),
+                ]
+                .concat();
                 let descriptors: Vec<_> = made
                     .queues
                     .iter()
                     .chain([&made.netlink])
+                    .chain(&made.listeners)
                     .map(AsFd::as_fd)
                     .collect();
                 seqpacket::send(socket, &bytes, &descriptors)
@@ -85,8 +97,19 @@ impl FromGuest {
     /// `InvalidData` if the message is unknown.
     pub(crate) fn decode(message: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         Ok(match (message, descriptors) {
-            ([TAP, vnet_hdr, tso, uso, mac @ .., a, b, c, d], mut queues) if queues.len() > 1 => {
-                let mac = mac.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
+            ([TAP, vnet_hdr, tso, uso, has_listeners, rest @ ..], mut queues)
+                if rest.len() == 14 && queues.len() > 1 + usize::from(*has_listeners != 0) =>
+            {
+                let listeners = match has_listeners {
+                    0 => None,
+                    _ => queues.pop(),
+                };
+                let (mac, rest) = rest.split_first_chunk().ok_or(io::ErrorKind::InvalidData)?;
+                let number = |at: usize| u16::from_ne_bytes([rest[at], rest[at + 1]]);
+                let ephemeral = PortRange {
+                    first: number(4).max(1),
+                    last: number(6).max(number(4)).max(1),
+                };
                 let netlink = queues.pop().ok_or(io::ErrorKind::InvalidData)?;
                 let offload = TapOffload {
                     vnet_hdr: *vnet_hdr != 0,
@@ -96,9 +119,11 @@ impl FromGuest {
                 Self::Tap(CreatedTap {
                     queues,
                     offload,
-                    mac: Mac(mac),
+                    mac: Mac(*mac),
                     netlink,
-                    index: u32::from_ne_bytes([*a, *b, *c, *d]),
+                    listeners,
+                    ephemeral,
+                    index: u32::from_ne_bytes([rest[0], rest[1], rest[2], rest[3]]),
                 })
             }
             ([PREPARED], none) if none.is_empty() => Self::Prepared,
@@ -186,6 +211,7 @@ mod tests {
     fn taps_are_received_with_queues_and_offloads() {
         let (ours, theirs) = seqpacket::pair().unwrap();
         let (one, other) = rustix::pipe::pipe().unwrap();
+        let listeners = one.try_clone().unwrap();
         let offload = TapOffload {
             vnet_hdr: true,
             tso: true,
@@ -196,13 +222,25 @@ mod tests {
             offload,
             mac: Mac([2, 3, 4, 5, 6, 7]),
             netlink: other,
+            listeners: Some(listeners),
+            ephemeral: PortRange {
+                first: 1024,
+                last: 2047,
+            },
             index: 0x0102_0304,
         };
         FromGuest::Tap(made).send(&ours).unwrap();
         match FromGuest::receive(&theirs).unwrap() {
             Some(FromGuest::Tap(made)) => assert_eq!(
-                (made.queues.len(), made.offload, made.mac, made.index),
-                (1, offload, Mac([2, 3, 4, 5, 6, 7]), 0x0102_0304)
+                (
+                    made.queues.len(),
+                    made.offload,
+                    made.mac,
+                    made.index,
+                    made.listeners.is_some(),
+                    made.ephemeral.last
+                ),
+                (1, offload, Mac([2, 3, 4, 5, 6, 7]), 0x0102_0304, true, 2047)
             ),
             other => panic!("{other:?}"),
         }

@@ -14,6 +14,10 @@ use pontoon_sys::tun::{self, TapOffload};
 use pontoon_wire::Mac;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
+use crate::host::ephemeral_ports;
+use crate::listeners::ListenerReader;
+use crate::publish::port_range::PortRange;
+
 /// Settings of the guest's tap.
 #[derive(Clone, Debug)]
 pub(crate) struct TapConfig {
@@ -44,6 +48,11 @@ pub(crate) struct CreatedTap {
     pub(crate) mac: Mac,
     /// Netlink socket that was opened in the tap's network namespace.
     pub(crate) netlink: OwnedFd,
+    /// Netlink socket that was opened in the tap's network namespace, by which the listening sockets there are read; `None` if
+    /// the kernel does not support that.
+    pub(crate) listeners: Option<OwnedFd>,
+    /// Ephemeral ports of the tap's network namespace.
+    pub(crate) ephemeral: PortRange,
     /// Interface index of the tap in its network namespace.
     pub(crate) index: u32,
 }
@@ -75,6 +84,8 @@ pub(crate) fn create(config: &TapConfig) -> Result<CreatedTap, Error> {
         offload: tap.offload,
         mac: Mac(mac),
         netlink: netlink.into_socket(),
+        listeners: ListenerReader::open_socket().ok(),
+        ephemeral: ephemeral_ports(),
         index,
     })
 }

@@ -3,31 +3,57 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use pontoon_engine::config::{Protocol, Published};
-use pontoon_process::error::Error;
+use ipnet::IpNet;
+use pontoon_engine::address_plan::AddressPlan;
+use pontoon_engine::config::{Protocol, Published, PublishedKey};
+use pontoon_engine::policy::Owned;
+use pontoon_process::error::{Error, reason};
 use pontoon_worker::messages::PortUpdate;
+use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 use rustix::process::{Resource, getrlimit};
 
-use super::{Families, Publish, disconnect_last, open_socket, refused};
+use super::port_range::PortRange;
+use super::spec::{Publish, PublishedPorts};
+use super::{ANY, disconnect_last, open_socket, refused};
+use crate::host::ephemeral_ports;
+
+mod auto;
+
+pub(crate) use auto::{AutoCounts, limited};
 
 /// Set of published ports, each with its host socket: listening (TCP) or bound (UDP), and non-blocking.
 #[derive(Debug)]
 pub(crate) struct Ports {
-    families: Families,
-    ports: BTreeMap<Key, Port>,
+    plan: AddressPlan,
+    /// The host's own addresses, which no target address may be.
+    owned: Owned,
+    ports: BTreeMap<PublishedKey, Port>,
+    /// Values that publish what the guest listens on.
+    autos: Vec<Publish>,
+    /// True if the guest's listening ports can be read.
+    finds: bool,
 }
 
-/// Key of a published port: its protocol and its address on the host.
-type Key = (Protocol, SocketAddr);
-
-/// Host socket of a published port, and the port of the guest to which it leads.
+/// Host socket of a published port, and where it leads.
 #[derive(Clone, Debug)]
 struct Port {
-    guest: u16,
+    guest: GuestEnd,
+    /// Name of the interface to which the socket is bound.
+    interface: Option<String>,
+    /// True if the port is published because the guest listens on it.
+    is_found: bool,
     socket: Arc<OwnedFd>,
+}
+
+/// Address, if it is not the guest's own, and port of the guest to which a published port leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct GuestEnd {
+    target: Option<IpAddr>,
+    port: u16,
 }
 
 impl Drop for Port {
@@ -39,9 +65,9 @@ impl Drop for Port {
 /// Result of a change of the published ports.
 #[derive(Debug)]
 pub(crate) struct PortChanges {
-    /// Ports that were not published before, or were published to another guest port.
+    /// Ports that were not published before, or led to another port; and new values that publish what the guest listens on.
     pub(crate) added: Vec<Publish>,
-    /// Ports that were published before and no longer are.
+    /// Ports and values that were published before and no longer are.
     pub(crate) removed: Vec<Publish>,
     /// Updates to be sent to the engine.
     pub(crate) port_updates: Vec<PortUpdate>,
@@ -50,8 +76,14 @@ pub(crate) struct PortChanges {
 }
 
 /// Published ports before and after a change, each with its key, from which the change can be reverted.
-#[derive(Clone, Debug)]
-pub(crate) struct PortUndo(Vec<(Key, Option<Port>, Option<Port>)>);
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PortUndo {
+    ports: Vec<(PublishedKey, Option<Port>, Option<Port>)>,
+    /// The values that publish what the guest listens on, before the change.
+    autos_before: Vec<Publish>,
+    /// These values after the change.
+    autos_after: Vec<Publish>,
+}
 
 /// Reason why a change of the published ports was refused.
 #[derive(Debug)]
@@ -62,12 +94,25 @@ pub(crate) enum PortRefusal {
     Conflict(Error),
 }
 
+/// Ports that a change removes and adds.
+#[derive(Debug, Default)]
+struct Draft {
+    gone: BTreeSet<PublishedKey>,
+    new: BTreeMap<PublishedKey, Port>,
+}
+
 impl PortUndo {
-    /// Returns true if the change has added the port or has published it to another guest port.
+    /// Returns true if the change has added the port or has changed where it leads.
     pub(crate) fn has_added(&self, port: &Published) -> bool {
-        let key = (port.protocol, port.host);
-        let is_it = |(other, _, is): &(Key, Option<Port>, Option<Port>)| *other == key && is.is_some();
-        self.0.iter().any(is_it)
+        let key = port.key();
+        let mut ports = self.ports.iter();
+        ports.any(|(other, _, is)| *other == key && is.is_some())
+    }
+
+    /// Returns the keys of the ports that the change has added.
+    pub(crate) fn added(&self) -> impl Iterator<Item = PublishedKey> {
+        let added = self.ports.iter().filter(|(_, _, is)| is.is_some());
+        added.map(|(key, _, _)| *key)
     }
 }
 
@@ -80,119 +125,250 @@ impl From<PortRefusal> for Error {
 }
 
 impl Ports {
-    /// Creates an empty set of published ports for a guest with these address families.
-    pub(crate) fn new(families: Families) -> Self {
+    /// Creates an empty set of published ports for a guest with these addresses.
+    pub(crate) fn new(plan: AddressPlan) -> Self {
         Self {
-            families,
+            plan,
+            owned: Owned::default(),
             ports: BTreeMap::new(),
+            autos: Vec::new(),
+            finds: false,
         }
     }
 
+    /// Permits values that publish what the guest listens on.
+    pub(crate) fn finding(self, finds: bool) -> Self {
+        Self { finds, ..self }
+    }
+
+    /// Sets the host's own addresses, which no target address may be.
+    pub(crate) fn set_owned(&mut self, owned: &[IpNet]) {
+        self.owned = owned.iter().copied().collect();
+    }
+
     /// Closes the ports `remove` and opens the ports `add`: either all of them, or none. A port in both lists keeps its
-    /// socket, even if it is published to another guest port; sockets of ports in neither list are not changed. `add` may
-    /// contain ports that are published already, and `remove` ports that are not.
+    /// socket, even if it leads elsewhere; sockets of ports in neither list are not changed. `add` may contain ports that are
+    /// published already, and `remove` ports that are not. Of [`PublishedPorts::All`], ports that cannot be opened are
+    /// skipped, and counted in one log line.
     ///
     /// # Errors
     /// The reason why nothing was changed.
     pub(crate) fn change(&mut self, remove: &[Publish], add: &[Publish]) -> Result<PortChanges, PortRefusal> {
-        let mut gone: BTreeSet<Key> = BTreeSet::new();
+        let mut draft = Draft::default();
+        let mut autos = self.autos.clone();
         for spec in remove {
-            for (host, guest) in spec.endpoints(self.families) {
-                let key = (spec.protocol, host);
-                if self.ports.get(&key).is_some_and(|port| port.guest == guest) {
-                    gone.insert(key);
+            if spec.is_auto() {
+                autos.retain(|other| other != spec);
+                continue;
+            }
+            let Some(interface) = self.known_interface(spec) else {
+                continue;
+            };
+            for (key, guest) in self.endpoints(spec, interface) {
+                if self
+                    .ports
+                    .get(&key)
+                    .is_some_and(|port| port.guest == guest && !port.is_found)
+                {
+                    draft.gone.insert(key);
                 }
             }
         }
-        let mut new = BTreeMap::new();
-        for spec in add {
-            let missing = match (self.families, spec.address) {
-                (Families::V4, Some(IpAddr::V6(_))) => Some(("IPv6", "an IPv4 address")),
-                (Families::V6, Some(IpAddr::V4(_))) => Some(("IPv4", "an IPv6 address")),
-                _ => None,
-            };
-            if let Some((family, advice)) = missing {
-                let wrong = Error::new(format!("cannot publish {spec}: the guest has no {family}"));
-                return Err(PortRefusal::Wrong(wrong.advise(advice)));
-            }
-            for (host, guest) in spec.endpoints(self.families) {
-                self.add(spec, host, guest, &gone, &mut new)?;
+        // Ports of `all` are those that the other values leave.
+        let is_all = |spec: &&Publish| spec.ports == PublishedPorts::All;
+        for spec in add
+            .iter()
+            .filter(|spec| !is_all(spec))
+            .chain(add.iter().filter(is_all))
+        {
+            self.check(spec)?;
+            let interface = interface_index(spec).map_err(|error| unknown_interface(spec, &error))?;
+            if !spec.is_auto() {
+                self.add_all(spec, interface, &mut draft)?;
+            } else if !autos.contains(spec) {
+                autos.push(spec.clone());
             }
         }
-        Ok(self.apply(gone, new))
+        Ok(self.apply(draft, autos))
     }
 
-    fn add(
-        &self,
-        spec: &Publish,
-        host: SocketAddr,
-        guest: u16,
-        gone: &BTreeSet<Key>,
-        new: &mut BTreeMap<Key, Port>,
-    ) -> Result<(), PortRefusal> {
-        let key = (spec.protocol, host);
-        let here = self.ports.get(&key);
-        match new.get(&key).or(here.filter(|_| !gone.contains(&key))) {
-            Some(port) if port.guest == guest => return Ok(()),
-            Some(port) => {
-                return Err(PortRefusal::Conflict(Error::new(format!(
-                    "cannot publish {spec}: {host}/{} already leads to guest port {}",
-                    spec.protocol, port.guest
-                ))));
-            }
-            None => {}
-        }
-        let socket = match here {
-            Some(port) => Arc::clone(&port.socket),
-            None => match open_socket(spec.protocol, host).and_then(within_reserve) {
-                Ok(socket) => Arc::new(socket),
-                // The port was published without an address, and this host has no IPv6.
-                Err(error)
-                    if spec.address.is_none()
-                        && host.is_ipv6()
-                        && error.raw_os_error() == Some(libc::EAFNOSUPPORT) =>
-                {
-                    return Ok(());
-                }
-                Err(error) => return Err(PortRefusal::Conflict(refused(host, spec.protocol, &error))),
-            },
+    /// Checks that the guest has what a new value needs.
+    fn check(&self, spec: &Publish) -> Result<(), PortRefusal> {
+        let wrong = |what: &str, advice: &str| {
+            let wrong = Error::new(format!("cannot publish {spec}: {what}"));
+            Err(PortRefusal::Wrong(wrong.advise(advice)))
         };
-        new.insert(key, Port { guest, socket });
+        match spec.listens_at() {
+            Some(IpAddr::V6(_)) if self.plan.v6.is_none() => {
+                return wrong("the guest has no IPv6", "an IPv4 address");
+            }
+            Some(IpAddr::V4(_)) if self.plan.v4.is_none() => {
+                return wrong("the guest has no IPv4", "an IPv6 address");
+            }
+            _ => {}
+        }
+        if spec.is_auto() && !self.finds {
+            return wrong(
+                "the ports on which this guest listens cannot be read from the host",
+                "port numbers",
+            );
+        }
+        let Some(target) = spec.target else {
+            return Ok(());
+        };
+        let is_unreachable = match target {
+            IpAddr::V4(v4) => {
+                v4.is_loopback() || v4.octets()[0] == 0 || v4.octets()[0] >= 224 || v4.is_link_local()
+            }
+            IpAddr::V6(v6) => {
+                let is_mapped = v6.to_ipv4().is_some();
+                is_mapped || v6.is_unicast_link_local() || v6.is_multicast()
+            }
+        };
+        if is_unreachable {
+            return wrong(
+                "no host behind the guest's link can have that address",
+                "another address",
+            );
+        }
+        if self.plan.is_engine(target) || self.plan.gateway(target) == Some(target) {
+            return wrong(
+                "that is an address of the gateway, not of the guest",
+                "an address of the guest",
+            );
+        }
+        if self.owned.contains(target) && !self.plan.is_guest(target) {
+            return wrong("that is an address of this host", "an address of the guest");
+        }
         Ok(())
     }
 
-    fn apply(&mut self, gone: BTreeSet<Key>, new: BTreeMap<Key, Port>) -> PortChanges {
-        let mut changed = PortChanges {
-            added: Vec::new(),
-            removed: Vec::new(),
-            port_updates: Vec::new(),
-            undo: PortUndo(Vec::new()),
+    /// Returns the keys of the sockets of a value, each with where it leads. If the value names no address, addresses of a
+    /// family that the host lacks are included.
+    fn endpoints(
+        &self,
+        spec: &Publish,
+        interface: Option<NonZeroU32>,
+    ) -> impl Iterator<Item = (PublishedKey, GuestEnd)> {
+        let ranges = match spec.ports {
+            PublishedPorts::All => all_ports(spec),
+            _ => spec.named(),
         };
+        let addresses = self.addresses(spec);
+        let ports = ranges.into_iter().flat_map(|range| range.first..=range.last);
+        ports.flat_map(move |port| {
+            let guest = GuestEnd {
+                target: spec.target,
+                port: spec.guest_port(port),
+            };
+            let addresses = addresses.iter();
+            let keys = addresses.flat_map(move |address| {
+                let host = SocketAddr::new(*address, port);
+                spec.protocols.iter().map(move |protocol| PublishedKey {
+                    protocol,
+                    host,
+                    interface,
+                })
+            });
+            keys.map(|key| (key, guest)).collect::<Vec<_>>()
+        })
+    }
+
+    /// Returns the host addresses of a value: its own, or those of all families that the guest has.
+    fn addresses(&self, spec: &Publish) -> Vec<IpAddr> {
+        match spec.listens_at() {
+            Some(address) => vec![address],
+            None => {
+                let has = |any: &IpAddr| self.plan.guest(*any).is_some();
+                ANY.into_iter().filter(has).collect()
+            }
+        }
+    }
+
+    /// Adds the ports of a value to a draft.
+    fn add_all(
+        &self,
+        spec: &Publish,
+        interface: Option<NonZeroU32>,
+        draft: &mut Draft,
+    ) -> Result<(), PortRefusal> {
+        let is_all = spec.ports == PublishedPorts::All;
+        let mut skipped = 0_usize;
+        for (key, guest) in self.endpoints(spec, interface) {
+            let here = self.ports.get(&key);
+            let stays = here.filter(|port| !draft.gone.contains(&key) && !port.is_found);
+            match draft.new.get(&key).or(stays) {
+                Some(port) if port.guest == guest || is_all => continue,
+                Some(port) => return Err(PortRefusal::Conflict(leads_elsewhere(spec, key, port.guest))),
+                None => {}
+            }
+            let opened = match here {
+                Some(port) => Ok(Some(Arc::clone(&port.socket))),
+                None => open(spec, key, if is_all { Budget::Half } else { Budget::Reserve }),
+            };
+            match opened {
+                Ok(Some(socket)) => {
+                    let port = Port {
+                        guest,
+                        interface: spec.interface.clone(),
+                        is_found: false,
+                        socket,
+                    };
+                    draft.new.insert(key, port);
+                }
+                // The host has no IPv6.
+                Ok(None) => {}
+                Err(error) if is_all && is_taken(&error) => skipped += 1,
+                Err(error) => return Err(PortRefusal::Conflict(refused(key.host, key.protocol, &error))),
+            }
+        }
+        if skipped > 0 {
+            tracing::info!("{spec}: {skipped} ports are in use or not permitted, and are not published");
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, draft: Draft, autos: Vec<Publish>) -> PortChanges {
+        let Draft { gone, new } = draft;
+        let is_in = |list: &[Publish], spec: &Publish| list.contains(spec);
+        let added = autos.iter().filter(|spec| !is_in(&self.autos, spec)).cloned();
+        let removed = self.autos.iter().filter(|spec| !is_in(&autos, spec)).cloned();
+        let mut changed = PortChanges {
+            added: added.collect(),
+            removed: removed.collect(),
+            port_updates: Vec::new(),
+            undo: PortUndo::default(),
+        };
+        changed.undo.autos_after.clone_from(&autos);
+        changed.undo.autos_before = std::mem::replace(&mut self.autos, autos);
         for key in gone.into_iter().filter(|key| !new.contains_key(key)) {
             if let Some(port) = self.ports.remove(&key) {
-                changed.removed.push(shown(key, port.guest));
+                changed.removed.push(shown(key, &port));
                 changed
                     .port_updates
                     .push(PortUpdate::Close(published(key, port.guest)));
-                changed.undo.0.push((key, Some(port), None));
+                changed.undo.ports.push((key, Some(port), None));
             }
         }
         for (key, port) in new {
             let published = published(key, port.guest);
-            let port_update = match self.ports.get(&key) {
-                Some(old) if old.guest == port.guest => continue,
+            let port_update = match self.ports.get_mut(&key) {
+                Some(old) if old.guest == port.guest => {
+                    old.is_found = port.is_found;
+                    continue;
+                }
                 Some(_) => PortUpdate::Redirect(published),
                 None => PortUpdate::Open(published, port.socket.clone().into()),
             };
             changed.port_updates.push(port_update);
-            changed.added.push(shown(key, port.guest));
+            changed.added.push(shown(key, &port));
             let old = self.ports.insert(key, port.clone());
-            changed.undo.0.push((key, old, Some(port)));
+            changed.undo.ports.push((key, old, Some(port)));
         }
         // A change that only removes ports needs no undo: workers never refuse to close a port, and the undo would keep the
         // closed ports' sockets open.
-        if changed.added.is_empty() {
-            changed.undo.0.clear();
+        if changed.undo.added().next().is_none() {
+            changed.undo.ports.clear();
         }
         changed
     }
@@ -201,7 +377,10 @@ impl Ports {
     /// ports to close, because the engine may need their descriptors for the ports to open.
     pub(crate) fn take_back(&mut self, undo: &PortUndo) -> Vec<PortUpdate> {
         let (mut closed, mut others) = (Vec::new(), Vec::new());
-        for (key, was, is) in undo.0.iter().cloned() {
+        if self.autos == undo.autos_after {
+            self.autos.clone_from(&undo.autos_before);
+        }
+        for (key, was, is) in undo.ports.iter().cloned() {
             let socket = |port: Option<&Port>| port.map(|port| (port.guest, port.socket.as_raw_fd()));
             if socket(self.ports.get(&key)) != socket(is.as_ref()) {
                 continue;
@@ -229,9 +408,10 @@ impl Ports {
         closed
     }
 
-    /// Returns each published port as an option value.
+    /// Returns each published port as an option value, except those that the guest listens on.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Publish> {
-        self.ports.iter().map(|(key, port)| shown(*key, port.guest))
+        let ports = self.ports.iter().filter(|(_, port)| !port.is_found);
+        ports.map(|(key, port)| shown(*key, port))
     }
 
     /// Returns each published port in the form of the engine's configuration.
@@ -244,16 +424,94 @@ impl Ports {
     pub(crate) fn sockets(&self) -> Vec<Arc<OwnedFd>> {
         self.ports.values().map(|port| Arc::clone(&port.socket)).collect()
     }
+
+    /// Returns the index of the interface that a value names, or the inner `None` if it names none. An interface that no
+    /// longer exists is found by the ports that are bound to it; the outer `None` means that there are none.
+    fn known_interface(&self, spec: &Publish) -> Option<Option<NonZeroU32>> {
+        if let Ok(index) = interface_index(spec) {
+            return Some(index);
+        }
+        let mut ports = self.ports.iter();
+        let (key, _) = ports.find(|(_, port)| port.interface == spec.interface)?;
+        Some(key.interface)
+    }
 }
 
-/// Returns the socket, or an error if its descriptor is one of the last [`RESERVE`] below the limit. The kernel assigns the
-/// lowest free descriptor first.
-fn within_reserve(socket: OwnedFd) -> io::Result<OwnedFd> {
-    let number = u64::try_from(socket.as_raw_fd()).unwrap_or(u64::MAX);
-    match getrlimit(Resource::Nofile).current {
-        Some(limit) if number.saturating_add(RESERVE) >= limit => {
-            Err(io::Error::from_raw_os_error(libc::EMFILE))
+/// Share of the limit on descriptors that sockets of published ports may use.
+#[derive(Clone, Copy, Debug)]
+enum Budget {
+    /// Half of them, so that the other half remains for flows.
+    Half,
+    /// All but the last [`RESERVE`].
+    Reserve,
+}
+
+/// Opens the socket of a port; `None` if the value names no address and the host has no IPv6.
+fn open(spec: &Publish, key: PublishedKey, budget: Budget) -> io::Result<Option<Arc<OwnedFd>>> {
+    match open_socket(key).and_then(|socket| within(budget, socket)) {
+        Ok(socket) => Ok(Some(Arc::new(socket))),
+        Err(error)
+            if spec.address.is_none()
+                && key.host.is_ipv6()
+                && error.raw_os_error() == Some(libc::EAFNOSUPPORT) =>
+        {
+            Ok(None)
         }
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns true if another socket has the port, this user may not use it, or there is no descriptor for it.
+fn is_taken(error: &io::Error) -> bool {
+    let taken = [libc::EADDRINUSE, libc::EACCES, libc::EMFILE];
+    error.raw_os_error().is_some_and(|error| taken.contains(&error))
+}
+
+/// Returns the ports of [`PublishedPorts::All`]. The kernel takes a port on which a socket listens from the ephemeral ones, so
+/// that without them the host's programs could open no connection.
+fn all_ports(spec: &Publish) -> Vec<PortRange> {
+    let named = spec.without_excluded(&[PortRange::ALL]);
+    let ephemeral = [ephemeral_ports()];
+    named
+        .into_iter()
+        .flat_map(|range| range.without(&ephemeral))
+        .collect()
+}
+
+/// Returns the index of the interface that a value names.
+fn interface_index(spec: &Publish) -> io::Result<Option<NonZeroU32>> {
+    let Some(name) = &spec.interface else {
+        return Ok(None);
+    };
+    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    Ok(NonZeroU32::new(netdevice::name_to_index(&socket, name)?))
+}
+
+fn unknown_interface(spec: &Publish, error: &io::Error) -> PortRefusal {
+    let what = Error::new(format!("cannot publish {spec}: {}", reason(error)));
+    PortRefusal::Conflict(what.advise("an interface of this host, see 'ip link'"))
+}
+
+fn leads_elsewhere(spec: &Publish, key: PublishedKey, guest: GuestEnd) -> Error {
+    let PublishedKey { protocol, host, .. } = key;
+    let to = match guest.target {
+        Some(target) => format!("{}", SocketAddr::new(target, guest.port)),
+        None => format!("guest port {}", guest.port),
+    };
+    Error::new(format!(
+        "cannot publish {spec}: {host}/{protocol} already leads to {to}"
+    ))
+}
+
+/// Returns the socket, or an error if its descriptor exceeds the budget. The kernel assigns the lowest free descriptor first.
+fn within(budget: Budget, socket: OwnedFd) -> io::Result<OwnedFd> {
+    let number = u64::try_from(socket.as_raw_fd()).unwrap_or(u64::MAX);
+    let beyond = |limit: u64| match budget {
+        Budget::Half => number >= limit / 2,
+        Budget::Reserve => number.saturating_add(RESERVE) >= limit,
+    };
+    match getrlimit(Resource::Nofile).current {
+        Some(limit) if beyond(limit) => Err(io::Error::from_raw_os_error(libc::EMFILE)),
         _ => Ok(socket),
     }
 }
@@ -263,20 +521,30 @@ fn within_reserve(socket: OwnedFd) -> io::Result<OwnedFd> {
 /// a capture, and the start of another engine.
 const RESERVE: u64 = 96;
 
-fn shown((protocol, host): Key, guest: u16) -> Publish {
+fn shown(key: PublishedKey, port: &Port) -> Publish {
+    let host = key.host.port();
     Publish {
-        protocol,
-        address: Some(host.ip()),
-        host: host.port(),
-        guest,
-        count: 1,
+        protocols: key.protocol.into(),
+        address: Some(key.host.ip()),
+        interface: port.interface.clone(),
+        ports: PublishedPorts::Range {
+            host: PortRange {
+                first: host,
+                last: host,
+            },
+            guest: port.guest.port,
+        },
+        excluded: Vec::new(),
+        target: port.guest.target,
     }
 }
 
-fn published((protocol, host): Key, guest_port: u16) -> Published {
+fn published(key: PublishedKey, guest: GuestEnd) -> Published {
     Published {
-        protocol,
-        host,
-        guest_port,
+        protocol: key.protocol,
+        host: key.host,
+        interface: key.interface,
+        target: guest.target,
+        guest_port: guest.port,
     }
 }

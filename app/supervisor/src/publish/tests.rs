@@ -1,78 +1,21 @@
+use pontoon_engine::address_plan::AddressPlan;
+
 use super::*;
+use crate::listeners::ListenerSet;
+
+fn ipv4_only() -> AddressPlan {
+    let mut plan = AddressPlan::usual(true);
+    plan.v6 = None;
+    plan
+}
 
 fn parse(text: &str) -> Publish {
     text.parse().unwrap()
 }
 
 #[test]
-fn every_form_is_parsed() {
-    let plain = Publish {
-        protocol: Protocol::Tcp,
-        address: None,
-        host: 8080,
-        guest: 80,
-        count: 1,
-    };
-    assert_eq!(parse("8080:80"), plain);
-    assert_eq!(parse("8080:80/tcp"), plain);
-    assert_eq!(
-        parse("8080:80/udp"),
-        Publish {
-            protocol: Protocol::Udp,
-            ..plain
-        }
-    );
-    assert_eq!(
-        parse("127.0.0.1:8080:80"),
-        Publish {
-            address: Some(Ipv4Addr::LOCALHOST.into()),
-            ..plain
-        }
-    );
-    assert_eq!(
-        parse("[::1]:8080-8089:80-89/udp"),
-        Publish {
-            protocol: Protocol::Udp,
-            address: Some(Ipv6Addr::LOCALHOST.into()),
-            count: 10,
-            ..plain
-        }
-    );
-    assert_eq!(parse("1-65535:1-65535").count, 65535);
-}
-
-#[test]
-fn display_is_parsed_to_the_same_value() {
-    for text in [
-        "8080:80/tcp",
-        "127.0.0.1:8000-8009:80-89/udp",
-        "[2001:db8::1]:53:53/udp",
-    ] {
-        assert_eq!(parse(text).to_string(), text);
-    }
-}
-
-#[test]
-fn parse_errors_name_the_mistake() {
-    let wrong = |text: &str| text.parse::<Publish>().unwrap_err();
-    assert!(wrong("80").starts_with("no guest port"));
-    assert_eq!(wrong("80:80/sctp"), "protocol 'sctp' is neither tcp nor udp");
-    assert_eq!(wrong("0:80"), "'0' is not a port (1 to 65535)");
-    assert_eq!(wrong("80:"), "'' is not a port (1 to 65535)");
-    assert_eq!(wrong("80:65536"), "'65536' is not a port (1 to 65535)");
-    assert_eq!(wrong("80-89:80-88"), "the two ranges differ in length");
-    assert_eq!(wrong("89-80:89-80"), "'89-80' runs backwards");
-    assert_eq!(
-        wrong("::1:80:80"),
-        "an IPv6 address goes in brackets: [::1]:HOST:GUEST"
-    );
-    assert_eq!(wrong("[1.2.3.4]:80:80"), "'1.2.3.4' is not an IPv6 address");
-    assert_eq!(wrong("host:80:80"), "'host' is not an IPv4 address");
-}
-
-#[test]
 fn collisions_are_by_protocol_address_and_port() {
-    let collide = |a: &str, b: &str| parse(a).collides(parse(b));
+    let collide = |a: &str, b: &str| check(&[parse(a), parse(b)]).is_err();
     assert!(collide("80:80", "80:81"));
     assert!(collide("80-90:80-90", "85:1"));
     assert!(collide("85:1", "80-90:80-90"));
@@ -82,6 +25,13 @@ fn collisions_are_by_protocol_address_and_port() {
     assert!(!collide("127.0.0.1:80:80", "[::]:80:80"));
     assert!(!collide("80:80", "80:80/udp"));
     assert!(!collide("80:80", "81:80"));
+    assert!(collide("80:80/both", "80:80/udp"));
+    assert!(collide("80,90-99:10.0.2.100", "0.0.0.0:95:80"));
+    assert!(!collide("80,90-99:10.0.2.100", "[::]:95:80"));
+    assert!(!collide("90-99,~95", "95:80"));
+    assert!(!collide("%lo:80:80", "%eth0:80:81"));
+    assert!(collide("%lo:80:80", "80:81"));
+    assert!(!collide("80:80", "all") && !collide("80:80", "auto"));
 }
 
 /// Returns a TCP port that the kernel has chosen and that is free again.
@@ -100,8 +50,8 @@ fn port_in_use_is_refused_and_changes_nothing() {
     let (port, free) = (taken.local_addr().unwrap().port(), free_port());
     let spec = parse(&format!("127.0.0.1:{port}:80"));
     let other = parse(&format!("127.0.0.1:{free}:80"));
-    let mut ports = Ports::new(Families::Both);
-    let error = Error::from(ports.change(&[], &[other, spec]).unwrap_err());
+    let mut ports = Ports::new(AddressPlan::usual(true));
+    let error = Error::from(ports.change(&[], &[other.clone(), spec.clone()]).unwrap_err());
     assert_eq!(
         error.to_string(),
         format!(
@@ -113,7 +63,7 @@ fn port_in_use_is_refused_and_changes_nothing() {
     assert!(!connects(free));
 
     drop(taken);
-    let changed = ports.change(&[], &[other, spec]).unwrap();
+    let changed = ports.change(&[], &[other.clone(), spec.clone()]).unwrap();
     assert_eq!((changed.added.len(), changed.port_updates.len()), (2, 2));
     assert!(connects(port) && connects(free));
 }
@@ -134,7 +84,7 @@ fn last_descriptors_are_not_used_for_ports() {
         rustix::process::Rlimit { current, maximum },
     )
     .unwrap();
-    let mut ports = Ports::new(Families::V4);
+    let mut ports = Ports::new(ipv4_only());
     let error = Error::from(
         ports
             .change(&[], &[parse("127.0.0.3:40000-40099:1-100")])
@@ -156,22 +106,22 @@ fn last_descriptors_are_not_used_for_ports() {
 fn published_ports_may_be_added_again_and_others_removed() {
     let port = free_port();
     let here = parse(&format!("127.0.0.1:{port}:80"));
-    let elsewhere = Publish { guest: 81, ..here };
-    let mut ports = Ports::new(Families::Both);
-    ports.change(&[], &[here]).unwrap();
+    let elsewhere = parse(&format!("127.0.0.1:{port}:81"));
+    let mut ports = Ports::new(AddressPlan::usual(true));
+    ports.change(&[], std::slice::from_ref(&here)).unwrap();
     for (remove, add) in [
-        (&[][..], &[here][..]),
-        (&[elsewhere], &[]),
-        (&[here], &[here]),
-        (&[], &[]),
+        (vec![], vec![here.clone()]),
+        (vec![elsewhere.clone()], vec![]),
+        (vec![here.clone()], vec![here.clone()]),
+        (vec![], vec![]),
     ] {
-        let changed = ports.change(remove, add).unwrap();
+        let changed = ports.change(&remove, &add).unwrap();
         assert_eq!(
             (changed.added, changed.removed, changed.port_updates),
             (vec![], vec![], vec![])
         );
     }
-    let Err(PortRefusal::Conflict(error)) = ports.change(&[], &[elsewhere]) else {
+    let Err(PortRefusal::Conflict(error)) = ports.change(&[], std::slice::from_ref(&elsewhere)) else {
         panic!("one port leads to two");
     };
     assert!(
@@ -181,7 +131,7 @@ fn published_ports_may_be_added_again_and_others_removed() {
 
     // The socket of an unchanged port stays open: no client finds the port closed.
     let waiting = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let changed = ports.change(&[here], &[elsewhere]).unwrap();
+    let changed = ports.change(&[here], std::slice::from_ref(&elsewhere)).unwrap();
     assert!(
         matches!(
             changed.port_updates[..],
@@ -194,7 +144,7 @@ fn published_ports_may_be_added_again_and_others_removed() {
     let nothing = std::io::Read::read(&mut &waiting, &mut [0]).unwrap_err();
     assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
 
-    let changed = ports.change(&[elsewhere], &[]).unwrap();
+    let changed = ports.change(std::slice::from_ref(&elsewhere), &[]).unwrap();
     assert_eq!(changed.removed, [elsewhere]);
     drop(changed);
     assert!(!connects(port));
@@ -207,7 +157,7 @@ fn duplicate_ports_and_ipv6_ports_without_ipv6_are_refused() {
         error.to_string(),
         "ports are published twice: 80:80/tcp and 127.0.0.1:80:81/tcp"
     );
-    let error = Ports::new(Families::V4)
+    let error = Ports::new(ipv4_only())
         .change(&[], &[parse("[::1]:80:80")])
         .unwrap_err();
     assert_eq!(
@@ -220,17 +170,19 @@ fn duplicate_ports_and_ipv6_ports_without_ipv6_are_refused() {
 fn socket_that_was_shut_down_or_connected_listens_again() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free_port();
-    let socket = open_socket(Protocol::Tcp, SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    let socket =
+        open_socket(Published::new(Protocol::Tcp, SocketAddr::from(([127, 0, 0, 1], port)), 80).key())
+            .unwrap();
     let shared = socket.try_clone().unwrap();
     let options = DefaultOptions::of(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
-    assert!(!listen_again(&socket, &options).unwrap(), "it listens");
+    assert!(!listen_again(&socket, &options, None).unwrap(), "it listens");
     for connected in [false, true] {
         rustix::net::shutdown(&shared, rustix::net::Shutdown::Both).unwrap();
         assert!(!connects(port));
         if connected {
             let _ = rustix::net::connect(&shared, &other.local_addr().unwrap());
         }
-        assert!(listen_again(&socket, &options).unwrap());
+        assert!(listen_again(&socket, &options, None).unwrap());
         assert!(connects(port));
     }
 }
@@ -238,10 +190,162 @@ fn socket_that_was_shut_down_or_connected_listens_again() {
 #[test]
 fn udp_socket_that_cannot_be_replaced_shares_its_port_with_no_other() {
     let host = SocketAddr::from(([127, 0, 0, 1], 0));
-    let socket = open_socket(Protocol::Udp, host).unwrap();
+    let key = Published::new(Protocol::Udp, host, 80).key();
+    let socket = open_socket(key).unwrap();
     // An address that this host does not have.
-    let error = bind_again(&socket, ([192, 0, 2, 1], 9).into()).unwrap_err();
+    let host = ([192, 0, 2, 1], 9).into();
+    let error = bind_again(&socket, PublishedKey { host, ..key }).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL));
     assert!(!sockopt::socket_reuseport(&socket).unwrap());
     assert!(!sockopt::socket_reuseaddr(&socket).unwrap());
+}
+
+/// Returns the error of a value that `ports` refuses.
+fn refusal(ports: &mut Ports, text: &str) -> String {
+    Error::from(ports.change(&[], &[parse(text)]).unwrap_err()).to_string()
+}
+
+#[test]
+fn targets_that_are_not_behind_the_link_are_refused() {
+    let mut ports = Ports::new(AddressPlan::usual(true));
+    ports.set_owned(&["192.0.2.7/32".parse().unwrap(), "2001:db8::/64".parse().unwrap()]);
+    let gateway = "that is an address of the gateway, not of the guest (try: an address of the guest)";
+    let host = "that is an address of this host (try: an address of the guest)";
+    let none = "no host behind the guest's link can have that address (try: another address)";
+    for (target, why) in [
+        ("10.0.2.2", gateway),
+        ("10.0.2.3", gateway),
+        ("[fd70:6f6e:746f::2]", gateway),
+        ("192.0.2.7", host),
+        ("[2001:db8::9]", host),
+        ("127.0.0.1", none),
+        ("0.0.0.0", none),
+        ("224.0.0.1", none),
+        ("255.255.255.255", none),
+        ("169.254.169.254", none),
+        ("[::1]", none),
+        ("[::]", none),
+        ("[::ffff:10.0.2.100]", none),
+        ("[fe80::2]", none),
+        ("[ff02::1]", none),
+    ] {
+        let text = format!("40080:{target}:80/tcp");
+        assert_eq!(
+            refusal(&mut ports, &text),
+            format!("cannot publish {text}: {why}")
+        );
+    }
+    assert!(refusal(&mut Ports::new(ipv4_only()), "80:[fd00::9]").contains("the guest has no IPv6"));
+    assert!(refusal(&mut ports, "auto").contains("cannot be read from the host (try: port numbers)"));
+    assert!(refusal(&mut ports, "%no-such-iface:40080").contains("no such device"));
+    assert_eq!(ports.iter().count(), 0);
+}
+
+#[test]
+fn ports_lead_to_targets_and_interfaces() {
+    let port = free_port();
+    let mut ports = Ports::new(AddressPlan::usual(true));
+    let specs = [
+        parse(&format!("127.0.0.1%lo:{port}:10.0.2.100:80")),
+        parse(&format!("127.0.0.2:{port}:10.88.0.5:81")),
+    ];
+    ports.change(&[], &specs).unwrap();
+    assert_eq!(ports.iter().collect::<Vec<_>>(), specs);
+    let published = ports.published();
+    let lo = published.iter().find(|port| port.interface.is_some()).unwrap();
+    assert_eq!((lo.interface.unwrap().get(), lo.guest_port), (1, 80));
+    assert_eq!(lo.target, Some("10.0.2.100".parse().unwrap()));
+    let error = refusal(&mut ports, &format!("127.0.0.2:{port}:81"));
+    assert!(error.ends_with("already leads to 10.88.0.5:81"), "{error}");
+    let changed = ports.change(&specs, &[]).unwrap();
+    assert_eq!(changed.removed.len(), 2);
+    assert!(!connects(port));
+}
+
+#[test]
+fn all_skips_ports_that_are_taken_and_ephemeral_ones() {
+    let taken = std::net::TcpListener::bind("127.0.0.5:0").unwrap();
+    let ephemeral = taken.local_addr().unwrap().port();
+    let low = std::net::TcpListener::bind("127.0.0.5:20001").unwrap();
+    let mut ports = Ports::new(ipv4_only());
+    let all = parse("127.0.0.5:all,~1-19999,~20010-32000");
+    let explicit = parse("127.0.0.5:20005:80");
+    ports.change(&[], &[all.clone(), explicit.clone()]).unwrap();
+    let is_published =
+        |ports: &Ports, port: u16| ports.published().iter().any(|other| other.host.port() == port);
+    for (port, expected) in [
+        (20_000, true),
+        (20_001, false),
+        (20_009, true),
+        (20_010, false),
+        (ephemeral, false),
+    ] {
+        assert_eq!(is_published(&ports, port), expected, "{port}");
+    }
+    assert!(ports.iter().any(|port| port == explicit));
+    drop(low);
+    ports.change(std::slice::from_ref(&all), &[]).unwrap();
+    assert_eq!(ports.iter().collect::<Vec<_>>(), [explicit]);
+}
+
+/// Returns a set of TCP ports on which a guest listens, in both families.
+fn listeners(list: impl IntoIterator<Item = u16>) -> ListenerSet {
+    let mut set = ListenerSet::new();
+    for port in list {
+        set.insert(Protocol::Tcp, false, port);
+        set.insert(Protocol::Tcp, true, port);
+    }
+    set
+}
+
+#[test]
+fn auto_follows_the_listeners() {
+    let mut ports = Ports::new(ipv4_only()).finding(true);
+    ports
+        .change(&[], &[parse("127.0.0.6:21000-21999,auto,~21005")])
+        .unwrap();
+    let none = std::collections::BTreeSet::new();
+    let taken = std::net::TcpListener::bind("127.0.0.6:21001").unwrap();
+    let set = listeners([80, 21_000, 21_001, 21_005]);
+    let (changed, counts) = ports.look(&set, &none);
+    assert_eq!(changed.port_updates.len(), 1);
+    assert_eq!((counts.open, counts.taken, counts.excess), (1, 1, 0));
+    assert_eq!(
+        ports.found().map(|port| port.to_string()).collect::<Vec<_>>(),
+        ["127.0.0.6:21000:21000/tcp"]
+    );
+    assert_eq!(ports.iter().count(), 0);
+    // The changes hold the sockets.
+    drop(changed);
+    // The port that another program had is tried again.
+    drop(taken);
+    let (changed, counts) = ports.look(&set, &none);
+    assert_eq!((changed.added.len(), counts.open, counts.taken), (1, 2, 0));
+    drop(changed);
+    assert!(ports.look(&set, &none).0.port_updates.is_empty());
+    // A value that names the port takes it over, and it stays when the guest stops listening.
+    ports.change(&[], &[parse("127.0.0.6:21000:80")]).unwrap();
+    let (changed, _) = ports.look(&listeners([]), &none);
+    assert_eq!(changed.removed.len(), 1);
+    assert_eq!(
+        ports.iter().map(|port| port.to_string()).collect::<Vec<_>>(),
+        ["127.0.0.6:21000:80/tcp"]
+    );
+    // Without a value, nothing is published any more.
+    ports.look(&set, &none);
+    ports
+        .change(&[parse("127.0.0.6:21000-21999,auto,~21005")], &[])
+        .unwrap();
+    assert!(ports.is_looking());
+    ports.look(&set, &none);
+    assert!(!ports.is_looking() && ports.found().count() == 0);
+}
+
+#[test]
+fn auto_publishes_a_limited_number_of_ports() {
+    let mut ports = Ports::new(ipv4_only()).finding(true);
+    ports.change(&[], &[parse("127.0.0.7:auto")]).unwrap();
+    let (_, counts) = ports.look(&listeners(22_000..23_100), &std::collections::BTreeSet::new());
+    assert_eq!((counts.open, counts.taken, counts.excess), (1_024, 0, 76));
+    assert_eq!(ports.found().count(), 1_024);
 }

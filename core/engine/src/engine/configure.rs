@@ -8,6 +8,7 @@ use pontoon_wire::Mac;
 use super::Engine;
 use crate::config::{Protocol, Published};
 use crate::egress::EgressRule;
+use crate::policy::GuestForward;
 use crate::{Failure, Host, Instant, Kind, Transmit};
 
 impl<H: Host> Engine<H> {
@@ -121,12 +122,31 @@ impl<H: Host> Engine<H> {
         self.disown(link, host, now);
     }
 
-    /// Ends the flows whose destinations policy refuses since the host's addresses changed.
+    /// Ends the flows whose destinations the policy refuses since the host's addresses or the guest forwards changed.
     fn disown<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.protocols.udp.disown(&self.net.policy);
         let (protocols, ctx) = &mut self.split(link, host, now);
         protocols.tcp.disown(ctx);
         ctx.link.flush();
+    }
+
+    /// Adds a guest forward, at whose ports the guest reaches ports of the host.
+    pub fn add_forward(&mut self, forward: GuestForward) {
+        self.net.policy.forwards.add(forward);
+    }
+
+    /// Removes a guest forward, and closes the connections that the guest has made by it.
+    pub fn remove_forward<T: Transmit>(
+        &mut self,
+        forward: &GuestForward,
+        link: &mut T,
+        host: &mut H,
+        now: Instant,
+    ) {
+        self.net.policy.forwards.remove(forward);
+        let (protocols, ctx) = &mut self.split(link, host, now);
+        protocols.tcp.close_forwarded(forward, ctx);
+        self.disown(link, host, now);
     }
 
     /// Sets whether the host has an IPv6 default route, so that router advertisements announce one to the guest.

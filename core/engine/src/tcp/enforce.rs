@@ -2,7 +2,9 @@
 
 use super::connection::Connection;
 use super::{Tcp, open};
+use crate::config::Protocol;
 use crate::ctx::Ctx;
+use crate::policy::GuestForward;
 use crate::{Host, Transmit};
 
 impl<S> Tcp<S> {
@@ -18,6 +20,19 @@ impl<S> Tcp<S> {
         let net = &*ctx.net;
         let disowned = self.indices(|connection| !open::is_reachable(connection, net));
         disowned.into_iter().for_each(|index| self.prohibit(index, ctx));
+    }
+
+    /// Resets the connections that the guest has opened by a guest forward, which was removed.
+    pub fn close_forwarded<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        forward: &GuestForward,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let is_of = |connection: &Connection<S>| {
+            open::is_judged(connection) && forward.contains(Protocol::Tcp, connection.key.remote)
+        };
+        let closed = self.indices(is_of);
+        closed.into_iter().for_each(|index| self.prohibit(index, ctx));
     }
 
     fn indices(&self, which: impl Fn(&Connection<S>) -> bool) -> Vec<u32> {

@@ -249,10 +249,9 @@ impl<S> Tcp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let published = ctx.net.config.published[listener as usize];
-        let Some(guest) = ctx.net.config.plan.guest(published.host.ip()) else {
+        let Some(guest) = published.guest(&ctx.net.config.plan) else {
             return ctx.host.abort(accepted.socket);
         };
-        let guest = SocketAddr::new(guest, published.guest_port);
         let Some(victim) = self.room_for_client(published.share_key(), ctx) else {
             return ctx.host.abort(accepted.socket);
         };
@@ -344,7 +343,7 @@ impl<S> Tcp<S> {
         peer: SocketAddr,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<ConnectionKey> {
-        let shown = ctx.net.policy.visible_client_addr(peer.ip());
+        let shown = ctx.net.policy.visible_client_of(guest.ip(), peer.ip());
         if shown == peer.ip() {
             let key = ConnectionKey { guest, remote: peer };
             // A key that is in use belongs to the same client, which has used its port with another address of the
@@ -418,7 +417,7 @@ fn destination(
         }
     } else {
         let remote = net.policy.check_egress(EgressProtocol::Tcp, written, port, now);
-        remote.ok().map(|remote| SocketAddr::new(remote, port))
+        remote.ok()
     };
     net.counters.policy_refused += u64::from(target.is_none());
     target
@@ -443,7 +442,7 @@ pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Ne
     if is_to_forwarder(&connection.key, net) {
         return !net.policy.egress.names_domains();
     }
-    net.policy.translate_destination(to.ip()).is_ok()
+    net.policy.translate(EgressProtocol::Tcp, to).is_ok()
         && net
             .policy
             .allows(EgressProtocol::Tcp, to.ip(), Some(to.port()), now)
@@ -456,12 +455,12 @@ pub(super) fn is_reachable<S>(connection: &Connection<S>, net: &Net) -> bool {
         || is_to_forwarder(&connection.key, net)
         || net
             .policy
-            .translate_destination(connection.key.remote.ip())
+            .translate(EgressProtocol::Tcp, connection.key.remote)
             .is_ok()
 }
 
 /// Returns true if the policy applies to a connection: one that the guest has opened and that has not ended.
-const fn is_judged<S>(connection: &Connection<S>) -> bool {
+pub(super) const fn is_judged<S>(connection: &Connection<S>) -> bool {
     connection.listener.is_none() && !matches!(connection.state, TcpState::TimeWait { .. } | TcpState::Failed)
 }
 
@@ -472,13 +471,13 @@ fn reaches_host<H: Host, T>(
     took: Duration,
     ctx: &mut Ctx<'_, H, T>,
 ) -> bool {
-    let to = connection.key.remote.ip();
+    let to = connection.key.remote;
     // Otherwise the destination is the host itself intentionally: its loopback by a translated address, or its
     // resolver.
-    if ctx.net.policy.host_addresses || ctx.net.policy.translate_destination(to) != Ok(to) {
+    if ctx.net.policy.host_addresses || ctx.net.policy.translate(EgressProtocol::Tcp, to) != Ok(to) {
         return false;
     }
-    let reaches = |socket| ctx.host.tcp_reaches_host(socket, to, took);
+    let reaches = |socket| ctx.host.tcp_reaches_host(socket, to.ip(), took);
     connection.socket.as_mut().is_some_and(reaches)
 }
 

@@ -217,7 +217,7 @@ impl<S> Udp<S> {
 /// the guest's replies would reach a destination that its own datagrams may not reach.
 fn may_be_sent_to(stranger: SocketAddr, net: &Net, now: Instant) -> bool {
     let (ip, port) = (stranger.ip(), stranger.port());
-    net.policy.translate_destination(ip) == Ok(ip)
+    net.policy.translate(EgressProtocol::Udp, stranger) == Ok(stranger)
         && net.policy.allows(EgressProtocol::Udp, ip, Some(port), now)
 }
 

@@ -65,6 +65,8 @@ pub(super) struct Peer {
     pub(super) used: Instant,
     /// True if the peer is a client of a published port, to which egress rules do not apply.
     pub(super) came_in: bool,
+    /// True if the peer represents one port whatever the filter compares, because the guest reaches it by a guest forward.
+    pub(super) has_port: bool,
 }
 
 impl Peer {
@@ -119,6 +121,8 @@ pub(super) struct PeerOwner {
 pub(super) struct EndpointPeers {
     /// True if peers are distinguished by address and port, false if by address only.
     pub(super) by_port: bool,
+    /// True if a peer was stored with its port although the others represent all ports.
+    some_have_ports: bool,
     first: Option<Peer>,
     pooled: bool,
 }
@@ -134,6 +138,7 @@ impl EndpointPeers {
     pub(super) fn new(by_port: bool) -> Self {
         Self {
             by_port,
+            some_have_ports: false,
             first: None,
             pooled: false,
         }
@@ -169,7 +174,21 @@ impl EndpointPeers {
         side: AddressSide,
         address: SocketAddr,
     ) -> Option<PeerPlace> {
-        let key = self.key(address);
+        let exact = self
+            .some_have_ports
+            .then(|| self.find_key(pool, owner, side, address));
+        exact
+            .flatten()
+            .or_else(|| self.find_key(pool, owner, side, self.key(address)))
+    }
+
+    fn find_key(
+        &self,
+        pool: &PeerPool,
+        owner: PeerOwner,
+        side: AddressSide,
+        key: SocketAddr,
+    ) -> Option<PeerPlace> {
         if self.first.is_some_and(|first| first.key(side) == key) {
             return Some(PeerPlace::First);
         }
@@ -214,11 +233,15 @@ impl EndpointPeers {
         peer: Peer,
         now: Instant,
     ) {
-        let peer = Peer {
-            remote: self.key(peer.remote),
-            written: self.key(peer.written),
-            ..peer
+        let peer = match peer.has_port {
+            true => peer,
+            false => Peer {
+                remote: self.key(peer.remote),
+                written: self.key(peer.written),
+                ..peer
+            },
         };
+        self.some_have_ports |= peer.has_port && !self.by_port;
         let same = |first: &Peer| first.remote == peer.remote || first.written == peer.written;
         if self.pooled {
             pool.forget(owner, &peer);

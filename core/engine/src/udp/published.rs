@@ -8,6 +8,7 @@ use super::peers::{Peer, PeerGroup};
 use super::{BESIDE, Udp, UdpEndpoint};
 use crate::config::Published;
 use crate::ctx::{Ctx, Net};
+use crate::egress::EgressProtocol;
 use crate::host::Received;
 use crate::siblings::FlowKey;
 use crate::{Failure, Host, Instant, Kind, Transmit};
@@ -26,7 +27,7 @@ impl<S> Udp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Failure> {
         self.yield_port(published, ctx);
-        let Some(guest) = guest(published, ctx.net) else {
+        let Some(guest) = published.guest(&ctx.net.config.plan) else {
             return Ok(());
         };
         let nth = (0..BESIDE).find(|&nth| self.endpoints.find(&(guest, nth)).is_none());
@@ -40,7 +41,7 @@ impl<S> Udp<S> {
         published: Published,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let guest = guest(published, ctx.net);
+        let guest = published.guest(&ctx.net.config.plan);
         if let Some(index) = guest.and_then(|guest| self.endpoints.find(&(guest, 0)))
             && self.endpoints.at(index).published.is_none()
         {
@@ -56,7 +57,7 @@ impl<S> Udp<S> {
         published: Published,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let Some(guest) = guest(published, ctx.net) else {
+        let Some(guest) = published.guest(&ctx.net.config.plan) else {
             return;
         };
         let all = (0..BESIDE).map_while(|nth| Some((nth, self.endpoints.find(&(guest, nth))?)));
@@ -148,7 +149,8 @@ impl<S> Udp<S> {
         let remote = received.from;
         let owner = self.owner(home);
         let group = PeerGroup::of_strangers(self.endpoints.at(home).published);
-        let written = match net.policy.visible_client_addr(remote.ip()) {
+        let guest = self.endpoints.key(home).0.ip();
+        let written = match net.policy.visible_client_of(guest, remote.ip()) {
             shown if shown == remote.ip() => remote,
             gateway => self.fresh_port(home, gateway, net, now)?,
         };
@@ -159,6 +161,7 @@ impl<S> Udp<S> {
             from: received.to,
             used: now,
             came_in: self.endpoints.at(home).published.is_some(),
+            has_port: false,
         };
         self.endpoints
             .at_mut(home)
@@ -181,15 +184,11 @@ impl<S> Udp<S> {
                 let low = (first.wrapping_add(stride.wrapping_mul(nth)) & EPHEMERAL_MASK) as u16;
                 SocketAddr::new(gateway, EPHEMERAL | low)
             })
-            .find(|&port| self.fresh_peer(home, port, now).is_none())
+            .find(|&port| {
+                let forwarded = net.policy.forward(EgressProtocol::Udp, port);
+                forwarded.is_none() && self.fresh_peer(home, port, now).is_none()
+            })
     }
-}
-
-/// Returns the address and port of the guest to which a port is published; `None` if the guest has no address of the
-/// family.
-fn guest(published: Published, net: &Net) -> Option<SocketAddr> {
-    let address = net.config.plan.guest(published.host.ip())?;
-    Some(SocketAddr::new(address, published.guest_port))
 }
 
 /// First of the dynamic ports, 49152 to 65535 (RFC 6335 section 6).

@@ -11,6 +11,7 @@ use super::peers::{AddressSide, Peer, PeerGroup, PeerPlace};
 use super::{BESIDE, DatagramGather, Udp, UdpEndpoint};
 use crate::config::UdpFilter;
 use crate::ctx::{Completion, Ctx, Eviction, Routed};
+use crate::egress::EgressProtocol;
 use crate::egress_check::Packet;
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::DatagramMeta;
@@ -131,11 +132,15 @@ impl<S> Udp<S> {
                 return None;
             }
         }
+        let forwarded = ctx.net.policy.forward(EgressProtocol::Udp, written);
+        // A peer that represents all ports does not represent one that is forwarded elsewhere.
+        let is_of_port = |peer: &Peer| peer.came_in || forwarded.is_none_or(|to| peer.remote == to);
         let peer = known.and_then(|home| self.fresh_peer(home, written, ctx.now));
+        let peer = peer.filter(|(.., peer)| is_of_port(peer));
         let remote = match peer {
             // A peer may represent all ports, some of which the rules may refuse.
             Some((.., peer)) if peer.came_in || ctx.net.policy.egress.is_open() => peer.remote_for(written),
-            Some(_) | None => SocketAddr::new(packet.check_egress(ctx).ok()?, written.port()),
+            Some(_) | None => packet.check_egress(ctx).ok()?,
         };
         packet.check_hop_limit(remote.ip(), ctx).ok()?;
         if written.port() == 0 {
@@ -172,6 +177,7 @@ impl<S> Udp<S> {
                     from: None,
                     used: ctx.now,
                     came_in: false,
+                    has_port: forwarded.is_some(),
                 };
                 endpoint
                     .peers

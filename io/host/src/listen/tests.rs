@@ -1,4 +1,4 @@
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use pontoon_event::Events;
@@ -6,11 +6,7 @@ use pontoon_event::Events;
 use super::*;
 
 fn published(protocol: Protocol, host: SocketAddr) -> Published {
-    Published {
-        protocol,
-        host,
-        guest_port: 80,
-    }
+    Published::new(protocol, host, 80)
 }
 
 /// A regular file stands in for a listener that epoll_ctl(2) refuses (EPERM).

@@ -1,19 +1,20 @@
 //! Changes of published ports while the engine runs.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_ipc::Descriptor;
 use serde::{Deserialize, Serialize};
 
-/// Change of a published port, which is identified by its protocol and host address.
+/// Change of a published port, which is identified by its [`PublishedKey`](pontoon_engine::config::PublishedKey).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum PortUpdate {
     /// The port is new, with this socket: listening (TCP) or bound (UDP), non-blocking. The descriptor is empty if the
     /// engine process had no free descriptor for it.
     Open(#[serde(with = "PublishedFields")] Published, Descriptor),
-    /// The port is published to another port of the guest from now on.
+    /// The port leads to another port or address of the guest from now on.
     Redirect(#[serde(with = "PublishedFields")] Published),
     /// The port is closed.
     Close(#[serde(with = "PublishedFields")] Published),
@@ -81,13 +82,17 @@ struct PublishedFields {
     #[serde(with = "ProtocolName")]
     protocol: Protocol,
     host: SocketAddr,
+    #[serde(default)]
+    interface: Option<NonZeroU32>,
+    #[serde(default)]
+    target: Option<IpAddr>,
     guest_port: u16,
 }
 
 /// Variants of [`Protocol`], for serde.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Protocol", rename_all = "snake_case")]
-enum ProtocolName {
+pub(super) enum ProtocolName {
     Tcp,
     Udp,
 }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use tracing::warn;
 
 use super::Worker;
-use crate::messages::{FlowPage, PortError, PortUpdate, Report, Update};
+use crate::messages::{FlowPage, ForwardUpdate, PortError, PortUpdate, Report, Update};
 
 /// State of the supervisor's channel after its messages were received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,16 @@ impl<L: Link> Worker<L> {
                     self.change(port_update, now);
                 }
             }
+            Update::Forwards(updates) => {
+                for update in updates {
+                    match update {
+                        ForwardUpdate::Add(forward) => engine.add_forward(forward),
+                        ForwardUpdate::Remove(forward) => {
+                            engine.remove_forward(&forward, &mut link.transmitter(), host, now);
+                        }
+                    }
+                }
+            }
             Update::LogLevel(level) => (self.set_log_level)(level),
             Update::Confirm(round) => self.confirm(round, now),
             Update::Flows(request) if request.worker == engine.worker().0 => {
@@ -91,7 +101,7 @@ impl<L: Link> Worker<L> {
     /// Opens, redirects or closes a published port, and records a failure for the next report.
     fn change(&mut self, port_update: PortUpdate, now: Instant) {
         let published = port_update.published();
-        let key = (published.protocol, published.host);
+        let key = published.key();
         self.port_errors.remove(&key);
         if let Err(why) = self.try_change(port_update, now) {
             warn!("cannot publish {}: {why}", published.host);

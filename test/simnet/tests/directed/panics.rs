@@ -64,11 +64,11 @@ fn published_port_stays_open_after_a_panic() {
     let mut scenario = scenario();
     scenario.connections.clear();
     let mut plan = scenario.world();
-    plan.config.published.push(Published {
-        protocol: Protocol::Udp,
-        host: (core::net::Ipv4Addr::UNSPECIFIED, 5353).into(),
-        guest_port: 53,
-    });
+    plan.config.published.push(Published::new(
+        Protocol::Udp,
+        (core::net::Ipv4Addr::UNSPECIFIED, 5353).into(),
+        53,
+    ));
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
     let mut world = SimWorld::new(plan, Rng::new(12), make);
     let client = (server(false), 4000).into();

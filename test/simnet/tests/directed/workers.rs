@@ -274,10 +274,12 @@ fn tcp_query_evicts_a_datagram_flow_of_another_worker() {
 /// has the UDP ports.
 #[test]
 fn ports_with_the_same_index_in_two_workers_have_separate_shares() {
-    let port = |port| Published {
-        protocol: Protocol::Tcp,
-        host: (core::net::Ipv4Addr::UNSPECIFIED, port).into(),
-        guest_port: port,
+    let port = |port| {
+        Published::new(
+            Protocol::Tcp,
+            (core::net::Ipv4Addr::UNSPECIFIED, port).into(),
+            port,
+        )
     };
     let mut scenario = Scenario::calm(
         GuestPlan::Scripted(ScriptedPlan::default()),
@@ -313,10 +315,12 @@ fn ports_with_the_same_index_in_two_workers_have_separate_shares() {
 /// Tests that a guest's port whose publication has failed is treated as any other port.
 #[test]
 fn failed_publish_leaves_the_port_to_the_guest() {
-    let port = |port| Published {
-        protocol: Protocol::Udp,
-        host: (core::net::Ipv4Addr::UNSPECIFIED, port).into(),
-        guest_port: port,
+    let port = |port| {
+        Published::new(
+            Protocol::Udp,
+            (core::net::Ipv4Addr::UNSPECIFIED, port).into(),
+            port,
+        )
     };
     let mut world = world(1);
     let now = world.now();

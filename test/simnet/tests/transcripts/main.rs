@@ -4,6 +4,7 @@ mod acknowledgements;
 mod closing;
 mod data;
 mod events;
+mod forwards;
 mod handshake;
 mod idle;
 mod intruders;
@@ -79,11 +80,9 @@ fn given(config: Config, host: HostPlan) -> Given {
 
 /// Returns a configuration in which the guest's TCP port 80 is published at these addresses of the host.
 fn published(at: &[IpAddr]) -> Config {
-    let published = at.iter().map(|&host| Published {
-        protocol: Protocol::Tcp,
-        host: (host, 8080).into(),
-        guest_port: 80,
-    });
+    let published = at
+        .iter()
+        .map(|&host| Published::new(Protocol::Tcp, (host, 8080).into(), 80));
     Config {
         published: published.collect(),
         ..config(1500)

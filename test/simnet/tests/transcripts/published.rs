@@ -96,6 +96,43 @@ fn client_with_a_local_address_appears_as_the_gateway() {
     assert_eq!((syn.flags, syn.to), (SYN, (GUEST_V4, 80).into()));
 }
 
+/// Returns a configuration with one published port that leads to `target`.
+fn leads_to(target: Ipv4Addr) -> Config {
+    let mut config = any();
+    config.published[0].target = Some(target.into());
+    config
+}
+
+#[test]
+fn clients_are_sent_to_the_target_of_a_published_port() {
+    let target = Ipv4Addr::new(10, 88, 0, 5);
+    let mut given = given(leads_to(target), HostPlan::default());
+    let peer: SocketAddr = (CLIENT, 5000).into();
+    given.host.connect_in(0, peer, 7, Script::source(100), START);
+    given.pass(millis(1));
+    let syn = given.take_one();
+    assert_eq!((syn.flags, syn.from, syn.to), (SYN, peer, (target, 80).into()));
+    let answer = Segment {
+        mss: Some(1460),
+        ..Segment::between(syn.to, syn.from).with(SYN.and(ACK), 500, syn.seq.wrapping_add(1))
+    };
+    given.packet_up(&Packet::Tcp(answer));
+    given.pass(millis(5));
+    assert_eq!(take_bytes(&mut given), 100);
+}
+
+#[test]
+fn client_with_the_address_of_the_target_appears_as_the_gateway() {
+    let mut given = given(leads_to(CLIENT), HostPlan::default());
+    given
+        .host
+        .connect_in(0, (CLIENT, 5000).into(), 7, Script::SINK, START);
+    given.pass(millis(1));
+    let syn = given.take_one();
+    assert_eq!(syn.from.ip(), IpAddr::from(config(1500).plan.v4.unwrap().gateway));
+    assert_eq!(syn.to, (CLIENT, 80).into());
+}
+
 #[test]
 fn client_of_a_family_without_a_guest_address_is_reset() {
     let mut no_v6 = published(&[SERVER_V6.into()]);

@@ -11,15 +11,18 @@ use pontoon_link::LinkCounters;
 use pontoon_worker::stats::{Distribution, Gauges, ProcessCounters, Row};
 
 use super::{Api, LAYER};
+use crate::publish::AutoCounts;
 use crate::statistics::RuleHits;
 
 pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
-    let text = render(&api.statistics.rows(), &api.statistics.rule_hits());
+    let (workers, hits) = (api.statistics.rows(), api.statistics.rule_hits());
+    let text = render(&workers, &hits, &api.auto.counts);
     Answer::Now(HttpResponse::metrics(text))
 }
 
-/// Returns the Prometheus text of the workers' statistics, and of the hits of egress rules by the rules' text.
-fn render(workers: &[Row], hits: &RuleHits) -> String {
+/// Returns the Prometheus text of the workers' statistics, of the hits of egress rules by the rules' text, and of the numbers of
+/// ports that were found for `auto`.
+fn render(workers: &[Row], hits: &RuleHits, auto: &[AutoCounts; 2]) -> String {
     let labels: Vec<String> = (0..workers.len()).map(|worker| worker.to_string()).collect();
     let mut text = MetricsText::new("pontoon");
     let families = Counters::describe().chain(LinkCounters::describe());
@@ -48,6 +51,17 @@ fn render(workers: &[Row], hits: &RuleHits) -> String {
     let mut family = text.family(MetricType::Counter, "egress_hits", help);
     for (rule, hits) in by_text(hits) {
         family.sample(&[("rule", &rule)], hits);
+    }
+    let help = "Ports found for auto: open, taken by another program, or in excess of the limit.";
+    let mut family = text.family(MetricType::Gauge, "auto_ports", help);
+    for (option, counts) in ["publish", "guest-forward"].into_iter().zip(auto) {
+        for (state, count) in [
+            ("open", counts.open),
+            ("taken", counts.taken),
+            ("excess", counts.excess),
+        ] {
+            family.sample(&[("option", option), ("state", state)], count);
+        }
     }
     text.finish()
 }
@@ -148,7 +162,12 @@ mod tests {
             writer.publish(&values, &counters, histograms, Some((1, [2, 0, 0].into_iter())));
         }
         let statistics = Statistics::new(table, vec!["deny 10.0.0.0/8".parse().unwrap()]);
-        render(&statistics.rows(), &statistics.rule_hits())
+        let counts = AutoCounts {
+            open: 3,
+            taken: 2,
+            excess: 1,
+        };
+        render(&statistics.rows(), &statistics.rule_hits(), &[counts; 2])
     }
 
     #[test]
@@ -173,6 +192,9 @@ mod tests {
             "pontoon_sandbox_refused_total{worker=\"0\"} 0",
             "# HELP pontoon_link_malformed_total Frames that the link dropped for meaningless offload metadata.",
             "pontoon_egress_hits_total{rule=\"unlisted\"} 0",
+            "# TYPE pontoon_auto_ports gauge",
+            "pontoon_auto_ports{option=\"publish\",state=\"taken\"} 2",
+            "pontoon_auto_ports{option=\"guest-forward\",state=\"excess\"} 1",
             "pontoon_egress_hits_total{rule=\"deny 10.0.0.0/8\"} 4",
         ] {
             assert!(
@@ -202,7 +224,7 @@ mod tests {
             );
         }
         let values = Row::default().counters().count() + ProcessCounters::COUNT + Gauges::COUNT;
-        let others = Row::default().histograms().count() + 2;
+        let others = Row::default().histograms().count() + 3;
         assert_eq!(seen.len(), values + others);
     }
 }

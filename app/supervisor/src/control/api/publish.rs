@@ -28,8 +28,11 @@ struct PublishRequest {
 }
 
 pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
-    let published = api.ports.iter().map(|port| port.to_string()).collect();
-    Answer::Now(HttpResponse::json(&reply::Published { published }))
+    Answer::Now(HttpResponse::json(&reply::Published {
+        published: api.ports.iter().map(|port| port.to_string()).collect(),
+        auto: api.ports.autos().iter().map(ToString::to_string).collect(),
+        found: api.ports.found().map(|port| port.to_string()).collect(),
+    }))
 }
 
 pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<Api> {
@@ -109,6 +112,7 @@ pub(super) fn change(
         added: changes.added,
         removed: changes.removed,
     };
+    api.auto.hurry();
     if changes.port_updates.is_empty() {
         return Answer::Now(render(api, Ok(changed)));
     }
@@ -160,7 +164,8 @@ pub(super) fn end_unconfirmed(api: &mut Api) {
     }
 }
 
-fn send(api: &mut Api, port_updates: &[PortUpdate]) {
+/// Sends changes of published ports to the engine.
+pub(super) fn send(api: &mut Api, port_updates: &[PortUpdate]) {
     let messages = port_updates.chunks(Update::MAX_PORT_UPDATES);
     api.outbox
         .extend(messages.map(|port_updates| Update::Published(port_updates.to_vec())));
@@ -191,7 +196,7 @@ pub(in crate::control) fn parse(request: &HttpRequest) -> Result<(Vec<Publish>, 
 fn specs(list: &str, texts: &[String]) -> Result<Vec<Publish>, String> {
     let spec = |text: &String| text.parse().map_err(|why| format!("'{text}': {why}"));
     let ports = texts.iter().map(spec).collect::<Result<Vec<Publish>, String>>()?;
-    let count: usize = ports.iter().map(|ports| usize::from(ports.count)).sum();
+    let count: usize = ports.iter().map(Publish::count).sum();
     if count > MOST_PORTS {
         return Err(format!("'{list}' names {count} ports; the limit is {MOST_PORTS}"));
     }

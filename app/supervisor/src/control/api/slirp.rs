@@ -6,7 +6,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Instant;
 
 use pontoon_control::http::HttpResponse;
@@ -18,23 +18,27 @@ use serde_json::{Value, json};
 use super::Api;
 use super::publish::{ChangeError, change};
 use crate::publish::Publish;
+use crate::publish::port_range::PortRange;
+use crate::publish::spec::PublishedPorts;
 
 /// Size in bytes from which on a request is refused, as slirp4netns does.
 const TOO_LONG: usize = 4096;
 
 /// Published ports by the ids that clients have received.
 #[derive(Debug, Default)]
-pub(super) struct Forwards {
+pub(super) struct SlirpPorts {
     /// Number of the ids that were given out.
     count: u64,
-    by_id: BTreeMap<u64, Forward>,
+    by_id: BTreeMap<u64, SlirpPort>,
 }
 
 /// A published port that a client has added.
-#[derive(Clone, Copy, Debug)]
-struct Forward {
+#[derive(Clone, Debug)]
+struct SlirpPort {
     port: Publish,
-    guest: IpAddr,
+    protocol: Protocol,
+    host: SocketAddr,
+    guest: SocketAddr,
 }
 
 /// Handles the bytes that a client has sent so far. The request is complete at the end of its JSON object: not all clients shut
@@ -76,7 +80,7 @@ fn execute(api: &mut Api, request: &Value, now: Instant) -> Result<Answer<Api>, 
 fn add(api: &mut Api, arguments: &Value, now: Instant) -> Result<Answer<Api>, &'static str> {
     let forward = parse(&api.plan, arguments)?;
     if api
-        .forwards
+        .slirp_ports
         .by_id
         .values()
         .any(|other| other.port == forward.port)
@@ -87,16 +91,17 @@ fn add(api: &mut Api, arguments: &Value, now: Instant) -> Result<Answer<Api>, &'
             forward.port
         ))));
     }
+    let port = forward.port.clone();
     Ok(change(
         api,
         &[],
-        &[forward.port],
+        &[port],
         now,
         move |api, changed| match changed {
             Ok(_) => {
-                api.forwards.count += 1;
-                api.forwards.by_id.insert(api.forwards.count, forward);
-                reply(&json!({ "return": { "id": api.forwards.count } }))
+                api.slirp_ports.count += 1;
+                api.slirp_ports.by_id.insert(api.slirp_ports.count, forward);
+                reply(&json!({ "return": { "id": api.slirp_ports.count } }))
             }
             Err(why) => error(format_args!("{ADD_FAILED}: {why}")),
         },
@@ -105,14 +110,14 @@ fn add(api: &mut Api, arguments: &Value, now: Instant) -> Result<Answer<Api>, &'
 
 fn list(api: &mut Api) -> HttpResponse {
     forget_removed(api);
-    let entries = api.forwards.by_id.iter().map(|(id, Forward { port, guest })| {
+    let entries = api.slirp_ports.by_id.iter().map(|(id, entry)| {
         json!({
             "id": id,
-            "proto": port.protocol.to_string(),
-            "host_addr": port.address,
-            "host_port": port.host,
-            "guest_addr": guest,
-            "guest_port": port.guest,
+            "proto": entry.protocol.to_string(),
+            "host_addr": entry.host.ip(),
+            "host_port": entry.host.port(),
+            "guest_addr": entry.guest.ip(),
+            "guest_port": entry.guest.port(),
         })
     });
     let entries: Vec<_> = entries.collect();
@@ -122,11 +127,11 @@ fn list(api: &mut Api) -> HttpResponse {
 fn remove(api: &mut Api, arguments: &Value, now: Instant) -> Result<Answer<Api>, &'static str> {
     forget_removed(api);
     let id = arguments.get("id").and_then(number);
-    let found = id.and_then(|id| Some((id, *api.forwards.by_id.get(&id)?)));
+    let found = id.and_then(|id| Some((id, api.slirp_ports.by_id.get(&id)?.clone())));
     let (id, forward) = found.ok_or("remove_hostfwd: bad arguments.id")?;
     Ok(change(api, &[forward.port], &[], now, move |api, changed| {
         if !matches!(changed, Err(ChangeError::Unread)) {
-            api.forwards.by_id.remove(&id);
+            api.slirp_ports.by_id.remove(&id);
         }
         match changed {
             Ok(_) => reply(&json!({ "return": {} })),
@@ -136,7 +141,7 @@ fn remove(api: &mut Api, arguments: &Value, now: Instant) -> Result<Answer<Api>,
 }
 
 /// Parses the arguments of `add_hostfwd`.
-fn parse(plan: &AddressPlan, arguments: &Value) -> Result<Forward, &'static str> {
+fn parse(plan: &AddressPlan, arguments: &Value) -> Result<SlirpPort, &'static str> {
     let text = |key: &str| arguments.get(key).and_then(Value::as_str).unwrap_or_default();
     let port = |key: &str| {
         let number = arguments.get(key).and_then(number);
@@ -154,24 +159,33 @@ fn parse(plan: &AddressPlan, arguments: &Value) -> Result<Forward, &'static str>
         text => text.parse().map_err(|_| "add_hostfwd: bad arguments.host_addr")?,
     };
     let host = port("host_port").ok_or("add_hostfwd: bad arguments.host_port")?;
-    let guest_address =
+    let (guest_address, target) =
         guest_address(plan, address, text("guest_addr")).ok_or("add_hostfwd: bad arguments.guest_addr")?;
     let guest = port("guest_port").ok_or("add_hostfwd: bad arguments.guest_port")?;
-    Ok(Forward {
+    Ok(SlirpPort {
         port: Publish {
-            protocol,
+            protocols: protocol.into(),
             address: Some(address),
-            host,
-            guest,
-            count: 1,
+            interface: None,
+            ports: PublishedPorts::Range {
+                host: PortRange {
+                    first: host,
+                    last: host,
+                },
+                guest,
+            },
+            excluded: Vec::new(),
+            target,
         },
-        guest: guest_address,
+        protocol,
+        host: (address, host).into(),
+        guest: (guest_address, guest).into(),
     })
 }
 
-/// Returns the address of the guest to which a port of the host address `host` leads. A published port leads to the guest's
-/// first address of the family; `given` must be that one, be empty or be unspecified.
-fn guest_address(plan: &AddressPlan, host: IpAddr, given: &str) -> Option<IpAddr> {
+/// Returns the address to which a port of the host address `host` leads, and the same as the target of a published port:
+/// `None` for the guest's first address of the family, which an empty or unspecified `given` stands for.
+fn guest_address(plan: &AddressPlan, host: IpAddr, given: &str) -> Option<(IpAddr, Option<IpAddr>)> {
     let own = match host {
         IpAddr::V4(_) => plan.v4.as_ref().map(|v4| IpAddr::V4(v4.address.addr())),
         IpAddr::V6(_) => plan.v6.as_ref().map(|v6| IpAddr::V6(v6.address.addr())),
@@ -182,11 +196,16 @@ fn guest_address(plan: &AddressPlan, host: IpAddr, given: &str) -> Option<IpAddr
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     });
     if given.is_empty() {
-        return Some(own);
+        return Some((own, None));
     }
     let given: IpAddr = given.parse().ok()?;
-    let leads_there = given == own || given.is_unspecified() && given.is_ipv4() == own.is_ipv4();
-    leads_there.then_some(own)
+    if given.is_ipv4() != own.is_ipv4() {
+        return None;
+    }
+    Some(match given == own || given.is_unspecified() {
+        true => (own, None),
+        false => (given, Some(given)),
+    })
 }
 
 /// Returns a number without its fraction, as slirp4netns does.
@@ -203,7 +222,7 @@ fn number(value: &Value) -> Option<u64> {
 /// Removes the ids of ports that were removed by the control socket.
 fn forget_removed(api: &mut Api) {
     let ports: Vec<Publish> = api.ports.iter().collect();
-    api.forwards
+    api.slirp_ports
         .by_id
         .retain(|_, forward| ports.contains(&forward.port));
 }

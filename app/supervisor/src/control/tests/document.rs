@@ -30,6 +30,10 @@ fn responses_match_their_schemas() {
             post("/v1/publish", r#"{"add": [], "remove": ["127.0.0.1:1:80"]}"#),
             false,
         ),
+        ("GET /v1/guest-forward HTTP/1.1\r\n\r\n".to_owned(), false),
+        (post("/v1/guest-forward", r#"{"add": ["5432", "auto"]}"#), false),
+        (post("/v1/guest-forward", r#"{"add": ["all"]}"#), false),
+        (post("/v1/guest-forward", r#"{"add": ["10.0.2.15:1"]}"#), false),
         ("GET /v1/capture HTTP/1.1\r\n\r\n".to_owned(), false),
         (
             post("/v1/capture", &format!("{{\"file\": \"{}\"}}", file.display())),

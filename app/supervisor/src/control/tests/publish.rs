@@ -17,7 +17,11 @@ fn ports_are_published_together_or_not_at_all() {
     assert_eq!((status(&received(&client).0), fixture.updates.len()), ("409", 0));
     send(&client, "GET /v1/publish HTTP/1.1\r\n\r\n");
     fixture.serve();
-    assert!(received(&client).0.ends_with(r#"{"published":[]}"#));
+    assert!(
+        received(&client)
+            .0
+            .ends_with(r#"{"published":[],"auto":[],"found":[]}"#)
+    );
 
     drop(taken);
     send(&client, &post("/v1/publish", &batch));
@@ -38,7 +42,8 @@ fn ports_are_published_together_or_not_at_all() {
     fixture.serve();
     assert!(received(&client).0.ends_with(r#"{"added":[],"removed":[]}"#));
     for (body, why) in [
-        (r#"{"add": ["80"]}"#, "'80': no guest port"),
+        (r#"{"add": ["80-"]}"#, "'80-': '' is not a port"),
+        (r#"{"add": ["auto"]}"#, "cannot be read from the host"),
         (r#"{"add": ["[::1]:1:1"]}"#, "the guest has no IPv6"),
         (r#"{"del": []}"#, "unknown field `del`"),
         ("[]", "not a JSON object"),
@@ -112,7 +117,9 @@ fn change_that_a_worker_refuses_is_reverted() {
     send(&client, "GET /v1/publish HTTP/1.1\r\n\r\n");
     fixture.serve();
     let (answer, _) = received(&client);
-    let left = format!(r#"{{"published":["127.0.0.1:{old}:80/tcp","127.0.0.2:{new}:80/tcp"]}}"#);
+    let left = format!(
+        r#"{{"published":["127.0.0.1:{old}:80/tcp","127.0.0.2:{new}:80/tcp"],"auto":[],"found":[]}}"#
+    );
     assert!(answer.ends_with(&left), "{answer}");
 }
 

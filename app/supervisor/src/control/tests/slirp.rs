@@ -15,7 +15,7 @@ impl Slirp {
         let mut fixture = Fixture::new(1);
         fixture.path = fixture.path.with_file_name("api");
         let served = ControlSetup {
-            ports: Ports::new(Families::Both),
+            ports: Ports::new(AddressPlan::usual(true)),
             ..served()
         };
         fixture.control = Control::open(None, None, served).unwrap();
@@ -87,21 +87,32 @@ fn ports_are_added_listed_and_removed() {
     slirp.0.updates.clear();
     TcpListener::bind(("127.0.0.1", tcp)).unwrap();
     assert_eq!(slirp.ask(list), format!(r#"{{"entries":[{second}]}}"#));
-    for id in ["1", "3", "\"2\"", "-2", "null"] {
+    for id in ["1", "7", "\"2\"", "-2", "null"] {
         assert_eq!(
             slirp.ask(&remove(id)),
             error("remove_hostfwd: bad arguments.id"),
             "{id}"
         );
     }
+    // A port may lead to another address behind the guest's link.
+    let other = free();
+    let added = slirp.add(&format!(
+        r#""proto": "tcp", "host_addr": "127.0.0.1", "host_port": {other}, "guest_addr": "10.0.2.16", "guest_port": 80"#
+    ));
+    assert_eq!(added, r#"{"return":{"id":3}}"#);
+    let text = format!(
+        r#""guest_addr":"10.0.2.16","guest_port":80,"host_addr":"127.0.0.1","host_port":{other},"id":3"#
+    );
+    assert!(slirp.ask(list).contains(&text));
+    assert_eq!(slirp.ask(&remove("3")), r#"{"return":{}}"#);
     // An id is not given out twice, and the defaults are all addresses and the guest's own.
     let added = slirp.add(&format!(
         r#""proto": "tcp", "host_port": {tcp}, "guest_port": 81"#
     ));
-    assert_eq!(added, r#"{"return":{"id":3}}"#);
+    assert_eq!(added, r#"{"return":{"id":4}}"#);
     let list = slirp.ask(list);
     let third = format!(
-        r#"{{"guest_addr":"10.0.2.15","guest_port":81,"host_addr":"0.0.0.0","host_port":{tcp},"id":3,"proto":"tcp"}}"#
+        r#"{{"guest_addr":"10.0.2.15","guest_port":81,"host_addr":"0.0.0.0","host_port":{tcp},"id":4,"proto":"tcp"}}"#
     );
     assert_eq!(list, format!(r#"{{"entries":[{second},{third}]}}"#));
 }
@@ -140,9 +151,9 @@ fn wrong_requests_have_the_texts_of_slirp4netns() {
             r#""proto": "tcp", "host_port": 80, "guest_addr": "x""#,
             "guest_addr",
         ),
-        // An address other than the guest's.
+        // An address of the other family.
         (
-            r#""proto": "tcp", "host_port": 80, "guest_addr": "10.0.2.16", "guest_port": 80"#,
+            r#""proto": "tcp", "host_port": 80, "guest_addr": "fd00::1", "guest_port": 80"#,
             "guest_addr",
         ),
         (
@@ -188,11 +199,11 @@ fn ports_that_cannot_be_published_are_errors() {
     slirp.0.updates.clear();
     let other = free();
     slirp.0.refused = vec![PortError {
-        port: pontoon_engine::config::Published {
-            protocol: pontoon_engine::config::Protocol::Tcp,
-            host: ([127, 0, 0, 1], other).into(),
-            guest_port: 80,
-        },
+        port: pontoon_engine::config::Published::new(
+            pontoon_engine::config::Protocol::Tcp,
+            ([127, 0, 0, 1], other).into(),
+            80,
+        ),
         why: "no descriptor".to_owned(),
     }];
     let arguments = arguments.replace(&port.to_string(), &other.to_string());

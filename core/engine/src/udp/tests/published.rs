@@ -6,11 +6,7 @@ pub(super) fn published(hosts: &[&str]) -> Nat {
     let mut nat = Nat::new();
     nat.world.net.config.published = hosts
         .iter()
-        .map(|host| Published {
-            protocol: Protocol::Udp,
-            host: addr(host),
-            guest_port: 53,
-        })
+        .map(|host| Published::new(Protocol::Udp, addr(host), 53))
         .collect();
     open(&mut nat);
     nat.world.forget();
@@ -48,11 +44,7 @@ fn ask(nat: &mut Nat, socket: usize, client: &str, to: &str) -> String {
 #[test]
 fn only_udp_ports_get_endpoints() {
     let mut nat = Nat::new();
-    let port = |protocol, host| Published {
-        protocol,
-        host: addr(host),
-        guest_port: 53,
-    };
+    let port = |protocol, host| Published::new(protocol, addr(host), 53);
     nat.world.net.config.published = vec![
         port(Protocol::Tcp, "0.0.0.0:5353"),
         port(Protocol::Udp, "0.0.0.0:5353"),
@@ -68,11 +60,7 @@ fn port_published_while_running_replaces_the_guests_endpoint() {
     let mut nat = Nat::new();
     nat.send("10.0.2.15:53", "192.0.2.1:7");
     assert_eq!(nat.world.host.open_sockets(), 1);
-    nat.world.net.config.published = vec![Published {
-        protocol: Protocol::Udp,
-        host: addr("0.0.0.0:5353"),
-        guest_port: 53,
-    }];
+    nat.world.net.config.published = vec![Published::new(Protocol::Udp, addr("0.0.0.0:5353"), 53)];
     open(&mut nat);
     assert_eq!((nat.world.host.open_sockets(), nat.world.net.flows), (1, 1));
     nat.world.forget();
@@ -334,11 +322,11 @@ fn extra_socket_counts_against_max_flows() {
 fn published_socket_that_reaches_the_peer_replaces_the_extra_one() {
     let mut nat = published(&["127.0.0.1:5353"]);
     nat.send("10.0.2.15:53", "192.0.2.1:7");
-    nat.world.net.config.published.push(Published {
-        protocol: Protocol::Udp,
-        host: addr("198.51.100.7:5353"),
-        guest_port: 53,
-    });
+    nat.world
+        .net
+        .config
+        .published
+        .push(Published::new(Protocol::Udp, addr("198.51.100.7:5353"), 53));
     let published = nat.world.net.config.published[1];
     nat.udp.publish(1, published, &mut nat.world.ctx()).unwrap();
     nat.world.forget();
@@ -412,11 +400,11 @@ fn flood_at_one_port_evicts_no_client_of_another() {
     for nth in 0..100_000 {
         if nth == 60_000 {
             // A second port is published during the flood.
-            nat.world.net.config.published.push(Published {
-                protocol: Protocol::Udp,
-                host: addr("0.0.0.0:7777"),
-                guest_port: 77,
-            });
+            nat.world
+                .net
+                .config
+                .published
+                .push(Published::new(Protocol::Udp, addr("0.0.0.0:7777"), 77));
             let published = nat.world.net.config.published[1];
             nat.udp.publish(1, published, &mut nat.world.ctx()).unwrap();
             assert!(nat.udp.pool.len() <= super::super::peers::POOL / 3);
@@ -445,11 +433,7 @@ fn flood_at_one_port_evicts_no_client_of_another() {
 fn removal_of_a_range_of_ports_does_not_search_the_pool_for_each() {
     let mut nat = Nat::new();
     nat.world.net.config.published = (10_000..10_100)
-        .map(|port| Published {
-            protocol: Protocol::Udp,
-            host: addr(&format!("0.0.0.0:{port}")),
-            guest_port: port,
-        })
+        .map(|port| Published::new(Protocol::Udp, addr(&format!("0.0.0.0:{port}")), port))
         .collect();
     open(&mut nat);
     for socket in 0..100 {
@@ -504,4 +488,26 @@ fn client_that_has_changed_the_socket_is_removed_with_the_new_one() {
     );
     close(&mut nat, 1);
     assert_eq!(known(&nat), ["192.0.2.4:7"].map(str::to_owned).into());
+}
+
+#[test]
+fn datagrams_are_sent_to_the_target_of_a_published_port() {
+    let mut nat = Nat::new();
+    nat.world.net.config.published = vec![Published {
+        target: Some("10.88.0.5".parse().unwrap()),
+        ..Published::new(Protocol::Udp, addr("0.0.0.0:5353"), 53)
+    }];
+    open(&mut nat);
+    assert_eq!(
+        ask(&mut nat, 0, "192.0.2.1:7", "198.51.100.1:5353"),
+        "192.0.2.1:7"
+    );
+    assert!(
+        nat.world.down()[0].contains("10.88.0.5:53"),
+        "{:?}",
+        nat.world.down()
+    );
+    // A client with the target's address is shown as the gateway.
+    let shown = ask(&mut nat, 0, "10.88.0.5:7", "198.51.100.1:5353");
+    assert!(shown.starts_with("10.0.2.2:"), "{shown}");
 }

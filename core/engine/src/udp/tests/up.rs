@@ -453,3 +453,65 @@ fn frames_in_slices_are_gathered_up_to_the_limit() {
         ]
     );
 }
+
+/// Forwards port 5000 of the gateway to port 6000 of the host's loopback.
+fn forward(nat: &mut Nat) {
+    nat.world.net.policy.forwards.add(crate::policy::GuestForward {
+        protocol: crate::config::Protocol::Udp,
+        from: addr("10.0.2.2:5000"),
+        to: addr("127.0.0.1:6000"),
+        count: 1,
+    });
+}
+
+#[test]
+fn forwarded_port_opens_no_other_port_of_the_loopback() {
+    let mut nat = Nat::new();
+    forward(&mut nat);
+    nat.send("10.0.2.15:53", "10.0.2.2:5000");
+    assert!(
+        nat.world.calls().last().unwrap().contains("> 127.0.0.1:6000 "),
+        "{:?}",
+        nat.world.calls()
+    );
+    nat.world.forget();
+    // The filter compares addresses, but the peer stands for one port only.
+    for port in [4999, 5001, 6000] {
+        nat.send("10.0.2.15:53", &format!("10.0.2.2:{port}"));
+    }
+    assert_eq!(nat.world.calls(), Vec::<String>::new());
+    assert_eq!(nat.world.net.counters.policy_refused, 3);
+    nat.world.forget();
+    nat.world.host.queue(0, "127.0.0.1:6000", None, b"data", 4);
+    nat.event(0, READABLE);
+    assert!(
+        nat.world.down()[0].contains("10.0.2.2:5000"),
+        "{:?}",
+        nat.world.down()
+    );
+    nat.world.forget();
+    nat.world.host.queue(0, "127.0.0.1:7000", None, b"data", 4);
+    nat.event(0, READABLE);
+    assert_eq!(nat.world.down(), Vec::<String>::new());
+}
+
+#[test]
+fn forwarded_port_of_an_open_loopback_leads_to_its_own_port() {
+    let mut nat = Nat::new();
+    nat.world.net.policy.host_loopback = vec!["10.0.2.2".parse().unwrap()];
+    nat.send("10.0.2.15:53", "10.0.2.2:5000");
+    forward(&mut nat);
+    for (written, remote) in [
+        ("10.0.2.2:5000", "127.0.0.1:6000"),
+        ("10.0.2.2:5001", "127.0.0.1:5001"),
+        ("10.0.2.2:5000", "127.0.0.1:6000"),
+    ] {
+        nat.world.forget();
+        nat.send("10.0.2.15:53", written);
+        let calls = nat.world.calls();
+        assert!(
+            calls.last().unwrap().contains(&format!("> {remote} ")),
+            "{calls:?}"
+        );
+    }
+}

@@ -1,0 +1,232 @@
+//! Published ports and guest forwards that follow the ports on which the guest or the host listens (`auto`).
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use pontoon_engine::config::{Protocol, PublishedKey};
+use pontoon_worker::messages::Confirmation;
+
+use super::{Api, guest_forward, publish};
+use crate::host::ephemeral_ports;
+use crate::listeners::{ListenerReader, ListenerSet};
+use crate::publish::AutoCounts;
+use crate::publish::port_range::PortRange;
+
+/// Interval between two looks at the listening sockets.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time until the rest of a reply is read that is longer than one call reads.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Time for which a port that the engine has refused is not tried again.
+const AFTER_REFUSAL: Duration = Duration::from_secs(10);
+
+/// Source of the listening ports of the guest's network namespace.
+#[derive(Debug)]
+pub(crate) struct GuestListeners {
+    /// Netlink socket that was opened in the namespace.
+    pub(crate) socket: OwnedFd,
+    /// Ephemeral ports of the namespace.
+    pub(crate) ephemeral: PortRange,
+    /// The guest's addresses.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+/// State of the looks at the listening sockets of the guest and of the host.
+#[derive(Debug, Default)]
+pub(super) struct AutoFinder {
+    guest: Option<Source>,
+    host: Option<Source>,
+    /// Time of the next look; `None`: at once.
+    next: Option<Instant>,
+    /// Round in which the workers confirm the ports of the last look, and those ports.
+    confirming: Option<(u64, BTreeSet<PublishedKey>)>,
+    /// Ports that the engine has refused, and the time at which they are tried again.
+    unusable: (BTreeSet<PublishedKey>, Option<Instant>),
+    /// Numbers of ports of the last look: published, and forwarded.
+    pub(super) counts: [AutoCounts; 2],
+    /// True once a log line has reported ports beyond the limit.
+    has_reported: [bool; 2],
+}
+
+/// Listening sockets of a network namespace.
+#[derive(Debug)]
+struct Source {
+    reader: ListenerReader,
+    ephemeral: Vec<PortRange>,
+    /// Local addresses, besides the unspecified ones, whose sockets count.
+    addresses: Vec<IpAddr>,
+    /// Result of the current look.
+    found: Option<ListenerSet>,
+}
+
+impl Source {
+    fn reads(&mut self) -> bool {
+        if self.found.is_some() {
+            return true;
+        }
+        let addresses = &self.addresses;
+        let reaches = |bound: IpAddr| bound.is_unspecified() || addresses.contains(&bound);
+        match self.reader.read(&reaches) {
+            Ok(found) => self.found = found,
+            Err(error) => {
+                tracing::debug!(%error, "cannot read the listening sockets");
+                self.found = Some(ListenerSet::new());
+            }
+        }
+        self.found.is_some()
+    }
+
+    /// Returns the ports, UDP ports without the ephemeral ones: those belong to clients.
+    fn take(&mut self) -> ListenerSet {
+        let mut found = self.found.take().unwrap_or_else(ListenerSet::new);
+        for range in &self.ephemeral {
+            found.remove(Protocol::Udp, *range);
+        }
+        found
+    }
+}
+
+impl AutoFinder {
+    /// Sets the source of the guest's listening ports.
+    pub(super) fn set_guest(&mut self, guest: GuestListeners) {
+        self.guest = Some(Source {
+            reader: ListenerReader::new(guest.socket),
+            ephemeral: vec![guest.ephemeral, ephemeral_ports()],
+            addresses: guest.addresses,
+            found: None,
+        });
+        self.next = None;
+    }
+
+    /// Requests a look at once, because a value was added or removed.
+    pub(super) fn hurry(&mut self) {
+        self.next = None;
+    }
+}
+
+impl Api {
+    /// Returns the time of the next look at the listening sockets, if there is to be one.
+    pub(in crate::control) fn next_look(&self) -> Option<Instant> {
+        let is_looking = self.ports.is_looking() || self.forwards.is_looking();
+        self.auto
+            .next
+            .filter(|_| is_looking && self.auto.confirming.is_none())
+    }
+
+    /// Looks at the listening sockets if that is due, and changes the published ports and guest forwards accordingly.
+    pub(super) fn look(&mut self, now: Instant) {
+        self.check_confirmation(now);
+        let is_looking = self.ports.is_looking() || self.forwards.is_looking();
+        if !is_looking || self.auto.confirming.is_some() || self.auto.next.is_some_and(|next| next > now) {
+            return;
+        }
+        // Updates that the engine does not read stay in memory.
+        if self.confirm_round.has_expired() {
+            let round = self.confirm_round.ask(&mut self.outbox, now);
+            self.auto.confirming = Some((round, BTreeSet::new()));
+            self.auto.next = Some(now + INTERVAL);
+            return;
+        }
+        if self.auto.host.is_none() && self.forwards.is_looking() {
+            self.auto.host = ListenerReader::open_socket().ok().map(|socket| Source {
+                reader: ListenerReader::new(socket),
+                ephemeral: vec![ephemeral_ports()],
+                addresses: vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+                found: None,
+            });
+        }
+        let mut guest = self.auto.guest.as_mut().filter(|_| self.ports.is_looking());
+        let mut host = self.auto.host.as_mut().filter(|_| self.forwards.is_looking());
+        let is_complete = guest.as_mut().is_none_or(|source| source.reads())
+            && host.as_mut().is_none_or(|source| source.reads());
+        if !is_complete {
+            self.auto.next = Some(now + PAUSE);
+            return;
+        }
+        self.auto.next = Some(now + INTERVAL);
+        let (guest, host) = (guest.map(Source::take), host.map(Source::take));
+        if let Some(found) = guest {
+            self.publish_found(&found, now);
+        }
+        if let Some(found) = host {
+            self.forward_found(&found);
+        }
+        self.report_excess();
+    }
+
+    fn publish_found(&mut self, found: &ListenerSet, now: Instant) {
+        let (unusable, until) = &mut self.auto.unusable;
+        if until.is_some_and(|until| until <= now) {
+            unusable.clear();
+            *until = None;
+        }
+        let (changed, counts) = self.ports.look(found, unusable);
+        self.auto.counts[0] = counts;
+        if changed.port_updates.is_empty() {
+            return;
+        }
+        for (what, ports) in [
+            ("published", &changed.added),
+            ("no longer published", &changed.removed),
+        ] {
+            ports.iter().for_each(|port| tracing::debug!("{what}: {port}"));
+        }
+        publish::send(self, &changed.port_updates);
+        let round = self.confirm_round.ask(&mut self.outbox, now);
+        self.auto.confirming = Some((round, changed.undo.added().collect()));
+    }
+
+    fn forward_found(&mut self, found: &ListenerSet) {
+        let own = self.ports.own();
+        let (updates, counts) = self.forwards.look(found, &own);
+        self.auto.counts[1] = counts;
+        guest_forward::send(self, &updates);
+    }
+
+    /// Closes ports of the last look that a worker has refused.
+    fn check_confirmation(&mut self, now: Instant) {
+        let Some((round, _)) = &self.auto.confirming else {
+            return;
+        };
+        let Some(result) = self.confirm_round.result(*round) else {
+            return;
+        };
+        let refused = |confirmation: &Confirmation| {
+            let errors = confirmation.port_errors.iter();
+            errors.map(|error| error.port.key()).collect::<Vec<_>>()
+        };
+        let confirmations = result.unwrap_or_default();
+        let refused: BTreeSet<_> = confirmations.iter().flat_map(refused).collect();
+        let Some((_, added)) = self.auto.confirming.take() else {
+            return;
+        };
+        let refused: BTreeSet<_> = refused.intersection(&added).copied().collect();
+        if refused.is_empty() {
+            return;
+        }
+        let closed = self.ports.close_found(&refused);
+        publish::send(self, &closed);
+        self.auto.unusable.0.extend(refused);
+        self.auto.unusable.1 = Some(now + AFTER_REFUSAL);
+    }
+
+    /// Logs once that there are more ports than the limit.
+    fn report_excess(&mut self) {
+        let whose = ["the guest listens on", "the host listens on"];
+        for ((counts, reported), whose) in self
+            .auto
+            .counts
+            .iter()
+            .zip(&mut self.auto.has_reported)
+            .zip(whose)
+        {
+            if counts.excess > 0 && !*reported {
+                *reported = true;
+                tracing::warn!("auto: {whose} {} ports more than are followed", counts.excess);
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Ports that are published because the guest listens on them (`auto`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Arc, Budget, Draft, GuestEnd, IpAddr, OwnedFd, Port, PortChanges, PortUpdate, Ports, Protocol, Publish,
+    PublishedKey, SocketAddr, interface_index, open, shown,
+};
+use crate::listeners::ListenerSet;
+
+/// Limit on the ports of each protocol that are published because the guest listens on them.
+pub(crate) const MOST_FOUND: usize = 1_024;
+
+/// Numbers of ports of the last look, each port of a protocol counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AutoCounts {
+    /// Ports that lead to a listener.
+    pub(crate) open: u64,
+    /// Ports that cannot be opened, because another program has them or this user may not.
+    pub(crate) taken: u64,
+    /// Ports beyond the limit.
+    pub(crate) excess: u64,
+}
+
+impl Ports {
+    /// Returns the values that publish what the guest listens on.
+    pub(crate) fn autos(&self) -> &[Publish] {
+        &self.autos
+    }
+
+    /// Returns true if the guest's listening ports are to be read.
+    pub(crate) fn is_looking(&self) -> bool {
+        !self.autos.is_empty() || self.ports.values().any(|port| port.is_found)
+    }
+
+    /// Returns each port that is published because the guest listens on it, as an option value.
+    pub(crate) fn found(&self) -> impl Iterator<Item = Publish> {
+        let ports = self.ports.iter().filter(|(_, port)| port.is_found);
+        ports.map(|(key, port)| shown(*key, port))
+    }
+
+    /// Returns the host's ports that the sockets of published ports have.
+    pub(crate) fn own(&self) -> BTreeSet<(Protocol, u16)> {
+        let keys = self.ports.keys();
+        keys.map(|key| (key.protocol, key.host.port())).collect()
+    }
+
+    /// Closes ports that are published because the guest listens on them, and returns the updates for the engine.
+    pub(crate) fn close_found(&mut self, keys: &BTreeSet<PublishedKey>) -> Vec<PortUpdate> {
+        let is_found = |key: &&PublishedKey| self.ports.get(key).is_some_and(|port| port.is_found);
+        let draft = Draft {
+            gone: keys.iter().filter(is_found).copied().collect(),
+            ..Draft::default()
+        };
+        let autos = self.autos.clone();
+        self.apply(draft, autos).port_updates
+    }
+
+    /// Opens the ports on which the guest has begun to listen, and closes those on which it does not listen any more. Ports
+    /// in `unusable` are counted as taken without another try.
+    pub(crate) fn look(
+        &mut self,
+        listeners: &ListenerSet,
+        unusable: &BTreeSet<PublishedKey>,
+    ) -> (PortChanges, AutoCounts) {
+        let mut counts = AutoCounts::default();
+        let is_wanted = |protocol, port| self.autos.iter().any(|spec| spec.finds(protocol, port));
+        let ports = limited(listeners, &is_wanted, &mut counts);
+        let wanted = self.wanted(&ports, listeners);
+        let mut draft = Draft::default();
+        let found = self.ports.iter().filter(|(_, port)| port.is_found);
+        let gone = found.filter(|(key, _)| !wanted.contains_key(key));
+        draft.gone.extend(gone.map(|(key, _)| *key));
+        let (mut is_open, mut is_taken) = (BTreeSet::new(), BTreeSet::new());
+        for (key, spec) in wanted {
+            let port = (key.protocol, key.host.port());
+            if self.ports.contains_key(&key) {
+                is_open.insert(port);
+                continue;
+            }
+            let opened = match unusable.contains(&key) {
+                true => None,
+                false => open(spec, key, Budget::Half).ok(),
+            };
+            match opened {
+                Some(Some(socket)) => {
+                    is_open.insert(port);
+                    draft.new.insert(key, found_port(spec, key, socket));
+                }
+                // The host has no IPv6.
+                Some(None) => {}
+                None => {
+                    is_taken.insert(port);
+                }
+            }
+        }
+        counts.open = is_open.len() as u64;
+        counts.taken = is_taken.difference(&is_open).count() as u64;
+        let autos = self.autos.clone();
+        (self.apply(draft, autos), counts)
+    }
+
+    /// Returns the sockets that the listeners need, each with the value that publishes it.
+    fn wanted(&self, ports: &[(Protocol, u16)], listeners: &ListenerSet) -> BTreeMap<PublishedKey, &Publish> {
+        let mut wanted = BTreeMap::new();
+        for spec in &self.autos {
+            let Ok(interface) = interface_index(spec) else {
+                continue;
+            };
+            let addresses = self.addresses(spec);
+            let ports = ports.iter().copied();
+            for (protocol, port) in ports.filter(|(protocol, port)| spec.finds(*protocol, *port)) {
+                let has = |address: &&IpAddr| listeners.contains(protocol, address.is_ipv6(), port);
+                for address in addresses.iter().filter(has) {
+                    let host = SocketAddr::new(*address, port);
+                    let key = PublishedKey {
+                        protocol,
+                        host,
+                        interface,
+                    };
+                    wanted.entry(key).or_insert(spec);
+                }
+            }
+        }
+        wanted
+    }
+}
+
+/// Returns the ports of the listeners for which `is_wanted` returns true: of each protocol at most [`MOST_FOUND`], the lowest
+/// ones.
+pub(crate) fn limited(
+    listeners: &ListenerSet,
+    is_wanted: &dyn Fn(Protocol, u16) -> bool,
+    counts: &mut AutoCounts,
+) -> Vec<(Protocol, u16)> {
+    let mut ports = Vec::new();
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let mut wanted = listeners
+            .ports(protocol)
+            .filter(|port| is_wanted(protocol, *port));
+        ports.extend(wanted.by_ref().take(MOST_FOUND).map(|port| (protocol, port)));
+        counts.excess += wanted.count() as u64;
+    }
+    ports
+}
+
+fn found_port(spec: &Publish, key: PublishedKey, socket: Arc<OwnedFd>) -> Port {
+    Port {
+        guest: GuestEnd {
+            target: None,
+            port: key.host.port(),
+        },
+        interface: spec.interface.clone(),
+        is_found: true,
+        socket,
+    }
+}
