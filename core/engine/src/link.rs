@@ -50,7 +50,10 @@ impl<'a> Frame<'a> {
     /// Returns the bytes of the Ethernet frames that this frame stands for. Segmentation of TCP is not counted: the host's
     /// kernel segments the stream anew, while each datagram gets a header.
     pub(crate) fn wire_len(&self) -> usize {
-        let headers = ETHERNET_IPV4_UDP;
+        let headers = match self.head.get(12..14) {
+            Some([0x86, 0xdd]) => ETHERNET_IPV6_UDP,
+            Some(_) | None => ETHERNET_IPV4_UDP,
+        };
         let more = self
             .udp_segments(self.len.saturating_sub(headers))
             .saturating_sub(1);
@@ -67,8 +70,9 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Bytes of the headers of a datagram: Ethernet, IPv4 and UDP.
+/// Bytes of the headers of a datagram: Ethernet, IP and UDP.
 const ETHERNET_IPV4_UDP: usize = 14 + 20 + 8;
+const ETHERNET_IPV6_UDP: usize = 14 + 40 + 8;
 
 /// Limits of a link for frames to the guest. They may change when a VM negotiates features again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
