@@ -136,6 +136,11 @@ pub(crate) enum Completion {
     Panicked,
 }
 
+/// Number of bytes by which flows of [`Net::parked_first`] may exceed the data of other waiting flows, followed by one
+/// response: several DNS responses of the usual size. Beyond it, the other flows continue until they have sent as many
+/// bytes, so that DNS takes at most half of `--max-bandwidth` from them.
+pub(crate) const PARKED_FIRST_LEAD: u64 = 4 << 10;
+
 /// Maximum delay of an acknowledgement, unless the worker sleeps earlier; it is the time for which a worker polls
 /// before it sleeps. RFC 9293 section 3.8.6.3 permits 500 ms, which would stall a guest that uses Nagle's algorithm.
 const DELAYED_ACK: Duration = Duration::from_micros(50);

@@ -14,7 +14,7 @@
 //!
 //! Responses wait in their sockets while `--max-bandwidth` permits no data for the guest, and are then sent before the
 //! data of other flows, but take at most half of the bandwidth from them. A response that has waited until the query's
-//! timeout is sent all the same: the answer would otherwise be SERVFAIL, which waits no longer either.
+//! timeout is sent in place of SERVFAIL, unless DNS has used its share.
 //!
 //! The number of pending queries is limited. Beyond the limit new queries are dropped, and the guest retransmits them.
 //!

@@ -2,6 +2,8 @@
 
 mod configure;
 mod dispatch;
+#[cfg(test)]
+mod tests;
 
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -9,7 +11,7 @@ use rand_chacha::rand_core::SeedableRng;
 use crate::bandwidth::DownWait;
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::ctx::{Completion, Ctx, Net};
+use crate::ctx::{Completion, Ctx, Net, PARKED_FIRST_LEAD};
 use crate::dns::Forwarder;
 use crate::egress::{Egress, RefusalNotice};
 use crate::flow_dump::{self, Flow, Page};
@@ -52,11 +54,6 @@ struct GatheredPayload<'a> {
 /// TCP to the guest, one stream, medians of nine interleaved rounds (2026-11-20, 2 cores): 18,800 Mbit/s with one
 /// quantum, 22,400 with four.
 const ALONE: u32 = 4;
-
-/// Number of bytes by which DNS responses that wait for bandwidth may exceed the data of other waiting flows, followed
-/// by one response: several responses of the usual size. Beyond it, the other flows continue until they have sent as
-/// many bytes, so that DNS takes at most half of `--max-bandwidth` from them.
-const LEAD: u64 = 4 << 10;
 
 /// Approximate size of the largest frame in bytes.
 const LARGEST: u64 = 64 << 10;
@@ -229,7 +226,7 @@ impl<H: Host> Engine<H> {
         while self.net.throttle.down(now) > 0 {
             let [is_first_left, is_other_left] = [0, 1].map(|list| resumed[list] < waited[list]);
             let before = self.net.throttle.total_down();
-            if is_first_left && !(is_other_left && self.net.parked_first_lead >= LEAD) {
+            if is_first_left && !(is_other_left && self.net.parked_first_lead >= PARKED_FIRST_LEAD) {
                 self.resume(self.net.parked_first[resumed[0]], link, host, now);
                 resumed[0] += 1;
                 self.net.parked_first_lead += self.net.throttle.total_down() - before;
@@ -239,14 +236,13 @@ impl<H: Host> Engine<H> {
                 let sent = self.net.throttle.total_down() - before;
                 self.net.parked_first_lead = self.net.parked_first_lead.saturating_sub(sent);
             } else {
+                // The bandwidth is not used up.
+                self.net.parked_first_lead = 0;
                 break;
             }
         }
         self.net.parked_first.drain(..resumed[0]);
         self.net.parked.drain(..resumed[1]);
-        if self.net.parked.is_empty() {
-            self.net.parked_first_lead = 0;
-        }
         link.flush();
     }
 

@@ -160,3 +160,20 @@ impl<T: Transmit> Transmit for &mut T {
         (**self).flush();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pontoon_wire::vnet::Segmentation;
+
+    use crate::test_world::{GUEST, GUEST_V6, Sent, with_frame};
+
+    #[test]
+    fn each_datagram_of_a_super_frame_counts_with_the_headers_of_its_family() {
+        for (from, to, headers) in [(GUEST, "192.0.2.1:7", 42), (GUEST_V6, "[2001:db8::1]:7", 62)] {
+            let bytes = Sent::new(from, to, &[1; 250]).udp();
+            with_frame(&bytes, Segmentation::Udp { len: 100 }, |frame, _| {
+                assert_eq!(frame.wire_len(), 250 + 3 * headers, "{from}");
+            });
+        }
+    }
+}

@@ -4,7 +4,7 @@ use vm_memory::VolatileSlice;
 
 use super::message::Query;
 use super::{BUFFER, Forwarder, PendingQuery, emit};
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, PARKED_FIRST_LEAD};
 use crate::host::Received;
 use crate::{Failure, FlowId, Host, Readiness, Transmit};
 
@@ -99,8 +99,11 @@ impl<S> Forwarder<S> {
         flow: FlowId,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        if self.pending.at(flow.index).held_back {
+        // Such responses count as waiting ones, so that many of them cannot exceed `--max-bandwidth` for long.
+        if self.pending.at(flow.index).held_back && ctx.net.parked_first_lead < PARKED_FIRST_LEAD {
+            let before = ctx.net.throttle.total_down();
             let _ = (0..BURST).try_for_each(|_| self.receive_once(flow, ctx));
+            ctx.net.parked_first_lead += ctx.net.throttle.total_down() - before;
         }
         if self.contains(flow) {
             self.fail(flow.index, ctx);
