@@ -3,8 +3,10 @@
 //! Each direction is a token bucket, stored as the time at which all traffic so far conforms to the rate (virtual
 //! scheduling, ITU-T I.371). Traffic is counted after it was sent and may exceed the tokens; the next frame waits
 //! longer then. Therefore no frame is too large, and no frame is dropped: frames of the guest wait in the link, and
-//! data for the guest waits in the host sockets. Answers of the engine itself are counted, but do not wait; a
-//! router advertisement or an ICMP error may be larger than the guest's packet that caused it.
+//! data for the guest waits in the host sockets. Of the answers of the engine itself, those that may be larger
+//! than the guest's packet or that a guest can do without for a while (router advertisements, DHCP, ICMP errors, echo
+//! replies, DNS errors) are dropped and counted while the traffic exceeds the rate for longer than [`ANSWERS`]. ARP
+//! replies, neighbor advertisements and TCP segments without data are always sent, and counted against the rate.
 
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -46,6 +48,10 @@ pub(crate) struct Throttle {
     down: Option<Instant>,
     /// Bytes sent to the guest that are not subtracted from the tokens yet.
     unsettled: usize,
+    /// Bytes sent to the guest since the start of the worker.
+    total_down: u64,
+    /// Time of the current turn.
+    now: Instant,
 }
 
 /// State of the wait of data for the guest, as [`Throttle::end_waits`] returns it.
@@ -64,6 +70,8 @@ impl Throttle {
             up: None,
             down: None,
             unsettled: 0,
+            total_down: 0,
+            now: Instant(0),
         }
     }
 
@@ -104,6 +112,27 @@ impl Throttle {
     /// Counts `len` bytes that were sent to the guest. [`Self::settle`] subtracts them from the tokens.
     pub(crate) const fn sent_down(&mut self, len: usize) {
         self.unsettled = self.unsettled.saturating_add(len);
+        self.total_down = self.total_down.saturating_add(len as u64);
+    }
+
+    /// Returns the number of bytes that this worker has sent to the guest.
+    pub(crate) const fn total_down(&self) -> u64 {
+        self.total_down
+    }
+
+    /// Sets the time of the current turn, for [`Self::admits_answer`].
+    pub(crate) const fn begin_turn(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Returns true if an answer of the engine itself may be sent to the guest in this turn: if the traffic to the guest
+    /// exceeds the rate by no more than [`ANSWERS`].
+    pub(crate) fn admits_answer(&mut self) -> bool {
+        self.settle(self.now);
+        match &self.bandwidth {
+            Some(Bandwidth(ways)) => ways.down.excess(self.now) < ANSWERS,
+            None => true,
+        }
     }
 
     /// Subtracts the bytes that were sent to the guest since the previous call from the tokens.
@@ -163,6 +192,12 @@ impl TokenBucket {
         u64::try_from(self.worth(left)).unwrap_or(u64::MAX).max(1)
     }
 
+    /// Returns the time after which the traffic so far conforms to the rate and the bucket's depth.
+    fn excess(&self, now: Instant) -> Duration {
+        let paid = Instant(self.paid.load(Ordering::Relaxed));
+        paid.since(now + DEPTH)
+    }
+
     /// Returns the number of bytes that the rate permits in the duration `time`.
     fn worth(&self, time: Duration) -> usize {
         let bytes = u128::from(nanos(time)) * u128::from(self.rate.get()) / BIT_NANOS;
@@ -186,6 +221,10 @@ const BIT_NANOS: u128 = 8_000_000_000;
 
 /// Size of the token bucket, as a duration: a burst may contain the bytes that the rate permits in this time.
 const DEPTH: Duration = Duration::from_millis(20);
+
+/// Time by which traffic to the guest may exceed the rate while answers of the engine itself are sent: one segment of
+/// 1,500 bytes at 64 kbit/s, so that a download does not prevent a guest from renewing its DHCP lease.
+const ANSWERS: Duration = Duration::from_millis(250);
 
 /// Maximum time that the rate permits for one segment, unless the segment fits Ethernet's MTU of 1,500 bytes.
 const SEGMENT: Duration = Duration::from_millis(4);

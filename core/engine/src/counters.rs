@@ -73,6 +73,9 @@ counters! {
         flows_refused,
     /// Times that data for the guest had to wait because of `--max-bandwidth`.
         held_back,
+    /// Router advertisements, DHCP replies, ICMP errors, echo replies and DNS errors of the engine itself dropped because
+    /// of `--max-bandwidth`.
+        answers_dropped,
     /// Flows refused or dropped because the host had no free descriptor or memory.
         host_exhausted,
     /// TCP connections opened by the guest.

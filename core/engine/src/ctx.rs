@@ -74,8 +74,13 @@ pub struct Net {
     pub mtu: usize,
     /// Flows that have used up their quantum and have more data to process now.
     pub ready: VecDeque<FlowId>,
-    /// Flows with data for the guest that wait for room on the link.
+    /// Flows with data for the guest that wait for room on the link or for bandwidth.
     pub parked: Vec<FlowId>,
+    /// DNS queries, and connections to the DNS forwarder, with data for the guest that waits like that of `parked`.
+    /// They continue before the flows of `parked`, as long as `parked_first_lead` permits.
+    pub parked_first: Vec<FlowId>,
+    /// Number of bytes that flows of `parked_first` have sent to the guest in excess of those of `parked`.
+    pub(crate) parked_first_lead: u64,
     /// TCP connections that owe the guest a delayed acknowledgement.
     pub delayed_acks: Vec<FlowId>,
     /// Time at which the delayed acknowledgements are sent.
@@ -91,6 +96,25 @@ pub(crate) enum Routed {
     Here,
     /// The frame has been handed over to another worker; this worker does nothing more with it.
     HandedOver,
+}
+
+/// Slots under `--max-flows` that a new flow may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Capacity {
+    /// Vacant slots only.
+    Vacant,
+    /// Vacant slots, or the slot of a flow that can be evicted.
+    Evictable,
+}
+
+impl Capacity {
+    /// Returns the slots that a new flow may use if `evictable` states whether a flow can be evicted.
+    pub(crate) const fn new(evictable: bool) -> Self {
+        match evictable {
+            true => Self::Evictable,
+            false => Self::Vacant,
+        }
+    }
 }
 
 /// The result of an attempt to evict a flow in favour of a new one.
@@ -111,6 +135,11 @@ pub(crate) enum Completion {
     /// The handler has panicked.
     Panicked,
 }
+
+/// Number of bytes by which flows of [`Net::parked_first`] may exceed the data of other waiting flows, followed by one
+/// response: several DNS responses of the usual size. Beyond it, the other flows continue until they have sent as many
+/// bytes, so that DNS takes at most half of `--max-bandwidth` from them.
+pub(crate) const PARKED_FIRST_LEAD: u64 = 4 << 10;
 
 /// Maximum delay of an acknowledgement, unless the worker sleeps earlier; it is the time for which a worker polls
 /// before it sleeps. RFC 9293 section 3.8.6.3 permits 500 ms, which would stall a guest that uses Nagle's algorithm.
@@ -157,6 +186,8 @@ impl Net {
             mtu: usize::from(config.mtu),
             ready: VecDeque::new(),
             parked: Vec::new(),
+            parked_first: Vec::new(),
+            parked_first_lead: 0,
             delayed_acks: Vec::new(),
             delayed_ack_at: None,
             current_flow: None,
@@ -166,8 +197,11 @@ impl Net {
 
     /// Checks whether `--max-flows` and `--max-flow-rate` admit one more flow. An admitted flow is counted against the
     /// rate, a refusal in the counters. `opened` counts the flow against `--max-flows`.
-    pub fn admit(&mut self, opener: FlowOpener, now: Instant) -> Admission {
-        let admission = match self.is_full() {
+    ///
+    /// With [`Capacity::Evictable`], the caller has to evict a flow if the number of flows has reached `--max-flows`,
+    /// but not before this check: a flow that is refused must not end another one.
+    pub(crate) fn admit(&mut self, capacity: Capacity, opener: FlowOpener, now: Instant) -> Admission {
+        let admission = match capacity == Capacity::Vacant && self.is_full() {
             true => Admission::Refused,
             false => self.count_against_rate(opener, now),
         };
@@ -176,7 +210,7 @@ impl Net {
     }
 
     /// Checks whether `--max-flow-rate` admits one more flow, and counts it against the rate if so.
-    pub(crate) fn count_against_rate(&mut self, opener: FlowOpener, now: Instant) -> Admission {
+    fn count_against_rate(&mut self, opener: FlowOpener, now: Instant) -> Admission {
         let Some(rate) = self.config.max_flow_rate else {
             return Admission::Admitted;
         };
@@ -197,10 +231,15 @@ impl Net {
         flows.saturating_sub(self.reclaimed) >= self.config.max_flows
     }
 
+    /// Returns true if [`Self::reclaim`] would promise a slot.
+    pub(crate) const fn can_reclaim(&self) -> bool {
+        self.reclaimed < self.evictable
+    }
+
     /// Promises the slot of the idlest UDP endpoint or echo id to a new flow. It is evicted after the handler of the
     /// current frame or event has returned, because that handler cannot access it.
     pub(crate) fn reclaim(&mut self) -> Eviction {
-        if self.reclaimed == self.evictable {
+        if !self.can_reclaim() {
             return Eviction::NoneLeft;
         }
         self.reclaimed += 1;
@@ -393,6 +432,13 @@ impl Net {
             index,
             generation,
         }
+    }
+
+    /// Returns true if `--max-bandwidth` permits an answer of the engine itself to the guest; counts a refusal.
+    pub(crate) fn admits_answer(&mut self) -> bool {
+        let admits = self.throttle.admits_answer();
+        self.counters.answers_dropped += u64::from(!admits);
+        admits
     }
 
     /// Schedules a delayed acknowledgement for the TCP connection `flow`.

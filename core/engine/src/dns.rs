@@ -12,7 +12,9 @@
 //! If a resolver responds with an error (SERVFAIL, NOTIMP, REFUSED), each of the other resolvers is queried once, as a
 //! stub resolver does, before the error is forwarded to the guest. Other queries are not affected.
 //!
-//! Responses wait in their sockets while `--max-bandwidth` permits no data for the guest.
+//! Responses wait in their sockets while `--max-bandwidth` permits no data for the guest, and are then sent before the
+//! data of other flows, but take at most half of the bandwidth from them. A response that has waited until the query's
+//! timeout is sent in place of SERVFAIL, unless DNS has used its share.
 //!
 //! The number of pending queries is limited. Beyond the limit new queries are dropped, and the guest retransmits them.
 //!
@@ -22,6 +24,7 @@
 mod clients;
 mod message;
 mod resolvers;
+mod responses;
 pub(crate) mod stream;
 
 use core::net::SocketAddr;
@@ -37,12 +40,13 @@ use vm_memory::VolatileSlice;
 use self::clients::{Client, Clients};
 use self::message::Query;
 use self::resolvers::Resolvers;
+use self::responses::reply;
 use crate::ctx::Ctx;
-use crate::host::{DatagramMeta, Received};
+use crate::host::DatagramMeta;
 use crate::slab::Slab;
 use crate::table::Secret;
 use crate::timer::Timer;
-use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, udp_emit};
+use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit, udp_emit};
 
 /// DNS forwarder of one worker. `S` is the type of a host socket.
 #[derive(Debug)]
@@ -82,9 +86,11 @@ struct PendingQuery<S> {
     sent: Instant,
     /// Number of resolvers that could not be reached.
     refusals: usize,
-    /// The socket is not read, because `--max-bandwidth` permits no data for the guest; the flow is in
-    /// [`Net::parked`](crate::ctx::Net::parked).
+    /// True if the socket was not read, because `--max-bandwidth` permits no data for the guest; the response may be in
+    /// it.
     held_back: bool,
+    /// True if the flow is in `Net::ready` or `Net::parked_first`.
+    queued: bool,
     timer: Timer,
 }
 
@@ -92,6 +98,11 @@ impl<S> PendingQuery<S> {
     /// Returns the time at which the next resolver is queried or, at the end of [`GIVE_UP`], the query fails.
     fn deadline(&self) -> Instant {
         (self.sent + SILENCE).min(self.began + GIVE_UP)
+    }
+
+    /// Returns true if the query fails unless its response is in the socket already.
+    fn is_given_up(&self, now: Instant) -> bool {
+        now >= self.began + GIVE_UP
     }
 }
 
@@ -154,62 +165,6 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// Handles an event of a pending query's host socket.
-    pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        flow: FlowId,
-        ready: Readiness,
-        ctx: &mut Ctx<'_, H, T>,
-    ) {
-        for _ in 0..BURST {
-            let Some(pending) = self.pending.get_mut(flow.index, flow.generation) else {
-                return;
-            };
-            let Some(socket) = pending.socket.as_mut().filter(|_| !pending.held_back) else {
-                return;
-            };
-            if ctx.net.throttle.down(ctx.now) == 0 {
-                ctx.net.counters.held_back += 1;
-                pending.held_back = true;
-                ctx.net.parked.push(flow);
-                return;
-            }
-            let into = [VolatileSlice::from(&mut self.buffer[..])];
-            let failed = match ctx.host.udp_receive(socket, &into) {
-                Ok(received) => {
-                    self.receive(flow.index, received, ctx);
-                    continue;
-                }
-                Err(Failure::WouldBlock) => false,
-                Err(_) => true,
-            };
-            // The content of the error queue is not needed: any error means that the query failed.
-            let reported = (failed || ready.error) && ctx.host.problem(socket, &mut []).is_some();
-            if failed || reported {
-                self.refused(flow.index, ctx);
-            }
-            return;
-        }
-        // More datagrams arrived at this port than a turn may read; other queries are handled first.
-        ctx.net.ready.push_back(flow);
-    }
-
-    /// Continues to receive from the socket of a query that had more than `BURST` datagrams in one turn, or whose
-    /// response had to wait because of `--max-bandwidth`.
-    pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
-        let Some(pending) = self.pending.get_mut(flow.index, flow.generation) else {
-            return;
-        };
-        pending.held_back = false;
-        // An event that was reported meanwhile may have been an error.
-        let ready = Readiness {
-            readable: true,
-            error: true,
-            ..Readiness::default()
-        };
-        self.handle_socket(flow, ready, ctx);
-    }
-
     /// Handles the expiry of a query's timer.
     pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
         &mut self,
@@ -223,8 +178,8 @@ impl<S> Forwarder<S> {
         let deadline = pending.deadline();
         if ctx.now < deadline {
             ctx.net.timers.arm(&mut pending.timer, flow, deadline);
-        } else if ctx.now >= pending.began + GIVE_UP {
-            self.fail(flow.index, ctx);
+        } else if pending.is_given_up(ctx.now) {
+            self.give_up(flow, ctx);
         } else if pending.held_back {
             // The response may be in the socket already.
             let next = (ctx.now + SILENCE).min(pending.began + GIVE_UP);
@@ -256,7 +211,9 @@ impl<S> Forwarder<S> {
         let datagram = &self.buffer[..len];
         if let Some(answer) = message::not_implemented(datagram) {
             ctx.net.counters.dns_unsupported += 1;
-            emit(ctx, asked, guest, &answer);
+            if ctx.net.admits_answer() {
+                emit(ctx, asked, guest, &answer);
+            }
             return;
         }
         let Some(query) = Query::parse(datagram) else {
@@ -266,7 +223,9 @@ impl<S> Forwarder<S> {
         if query.is_cut() {
             // The query fits into DNS over TCP (RFC 1035 section 4.2.1).
             ctx.net.counters.dns_queries += 1;
-            emit(ctx, asked, guest, &query.truncated());
+            if ctx.net.admits_answer() {
+                emit(ctx, asked, guest, &query.truncated());
+            }
             return;
         }
         // Each query uses a host port and a flow; most of both are reserved for the guest.
@@ -322,6 +281,7 @@ impl<S> Forwarder<S> {
             sent: ctx.now,
             refusals: 0,
             held_back: false,
+            queued: false,
             timer: Timer::default(),
         });
         self.clients += 1;
@@ -399,41 +359,6 @@ impl<S> Forwarder<S> {
         ctx.host.udp_send(socket, None, None, META, None, &parts)
     }
 
-    /// Handles the datagrams that one receive from a query's socket has returned: one, or several of the same size (UDP
-    /// GRO).
-    fn receive<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        index: u32,
-        received: Received,
-        ctx: &mut Ctx<'_, H, T>,
-    ) {
-        let pending = self.pending.at_mut(index);
-        let Some(resolver) = pending.resolver else {
-            return;
-        };
-        let len = received.len.min(BUFFER);
-        for answer in self.buffer[..len].chunks_mut(received.stride.max(1)) {
-            // Scope id and flow label are not compared, because the host sets them.
-            let from_resolver =
-                (received.from.ip(), received.from.port()) == (resolver.ip(), resolver.port());
-            if from_resolver && pending.query.is_answered_by(answer, pending.id) {
-                if Query::is_declined_by(answer) {
-                    pending.declined.get_or_insert_with(|| answer.to_vec());
-                    self.resolvers.answered(resolver, ctx.now);
-                    self.ask_another(index, ctx);
-                    return;
-                }
-                // The rules have to know the addresses before the guest receives them.
-                ctx.net.policy.egress.learn(answer, ctx.now);
-                reply(pending, answer, ctx);
-                self.resolvers.answered(resolver, ctx.now);
-                self.remove(index, ctx);
-                return;
-            }
-            ctx.net.counters.dns_mismatched += 1;
-        }
-    }
-
     /// Sends the query to the next resolver at once, because this one cannot be reached. If no resolver can be reached,
     /// the query fails.
     fn refused<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
@@ -468,7 +393,9 @@ impl<S> Forwarder<S> {
             reply(pending, &mut answer, ctx);
         } else {
             ctx.net.counters.dns_failed += pending.clients.len() as u64;
-            reply(pending, &mut pending.query.server_failure(), ctx);
+            if ctx.net.admits_answer() {
+                reply(pending, &mut pending.query.server_failure(), ctx);
+            }
         }
         self.remove(index, ctx);
     }
@@ -492,20 +419,6 @@ impl<S> Forwarder<S> {
         if let Ok(entry) = self.by_question.find_entry(hash, |other| *other == index) {
             entry.remove();
         }
-    }
-}
-
-/// Sends the response to each client that the bandwidth limit admits, with that client's id and letter case, which are
-/// written into `answer`.
-fn reply<S, H, T: Transmit>(pending: &PendingQuery<S>, answer: &mut [u8], ctx: &mut Ctx<'_, H, T>) {
-    for (place, client) in pending.clients.iter().enumerate() {
-        // Many clients may exceed `--max-bandwidth` by no more than one large datagram does; the others retransmit.
-        if place * answer.len() > BUFFER && ctx.net.throttle.down(ctx.now) == 0 {
-            ctx.net.counters.dns_dropped += (pending.clients.len() - place) as u64;
-            return;
-        }
-        client.address(answer, &pending.query);
-        emit(ctx, client.server, client.guest, answer);
     }
 }
 
@@ -534,9 +447,6 @@ const FORMS: usize = 32;
 /// Size of the datagram buffer in bytes: the maximum of a datagram, whatever the guest's EDNS size (RFC 6891 section
 /// 6.2.3).
 const BUFFER: usize = 65_535;
-
-/// Maximum number of receives from one socket in one turn.
-const BURST: usize = 32;
 
 const META: DatagramMeta = DatagramMeta {
     hop_limit: 64,

@@ -2,6 +2,8 @@
 
 mod configure;
 mod dispatch;
+#[cfg(test)]
+mod tests;
 
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -9,7 +11,7 @@ use rand_chacha::rand_core::SeedableRng;
 use crate::bandwidth::DownWait;
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::ctx::{Completion, Ctx, Net};
+use crate::ctx::{Completion, Ctx, Net, PARKED_FIRST_LEAD};
 use crate::dns::Forwarder;
 use crate::egress::{Egress, RefusalNotice};
 use crate::flow_dump::{self, Flow, Page};
@@ -219,13 +221,28 @@ impl<H: Host> Engine<H> {
     pub fn handle_link_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         // Flows that find the link full again are appended behind the others. The others stay in front if the bandwidth
         // is used up before their turn; that wait has its own timer.
-        let waited = self.net.parked.len();
-        let mut resumed = 0;
-        while resumed < waited && self.net.throttle.down(now) > 0 {
-            self.resume(self.net.parked[resumed], link, host, now);
-            resumed += 1;
+        let waited = [self.net.parked_first.len(), self.net.parked.len()];
+        let mut resumed = [0, 0];
+        while self.net.throttle.down(now) > 0 {
+            let [is_first_left, is_other_left] = [0, 1].map(|list| resumed[list] < waited[list]);
+            let before = self.net.throttle.total_down();
+            if is_first_left && !(is_other_left && self.net.parked_first_lead >= PARKED_FIRST_LEAD) {
+                self.resume(self.net.parked_first[resumed[0]], link, host, now);
+                resumed[0] += 1;
+                self.net.parked_first_lead += self.net.throttle.total_down() - before;
+            } else if is_other_left {
+                self.resume(self.net.parked[resumed[1]], link, host, now);
+                resumed[1] += 1;
+                let sent = self.net.throttle.total_down() - before;
+                self.net.parked_first_lead = self.net.parked_first_lead.saturating_sub(sent);
+            } else {
+                // The bandwidth is not used up.
+                self.net.parked_first_lead = 0;
+                break;
+            }
         }
-        self.net.parked.drain(..resumed);
+        self.net.parked_first.drain(..resumed[0]);
+        self.net.parked.drain(..resumed[1]);
         link.flush();
     }
 
@@ -281,6 +298,7 @@ impl<H: Host> Engine<H> {
         } = self;
         let origin = net.origin;
         net.current_flow = about;
+        net.throttle.begin_turn(now);
         let ctx = &mut Ctx { host, link, net, now };
         let completion = ctx.catch_panic(|ctx| handle(reassembly, protocols, ctx));
         ctx.net.throttle.settle(now);
@@ -324,11 +342,11 @@ impl<H: Host> Engine<H> {
         !self.net.ready.is_empty() || !self.net.orphans.is_empty()
     }
 
-    /// Returns the number of entries in the list of flows that wait for room on the link. Entries of flows that have
+    /// Returns the number of entries in the lists of flows that wait for room on the link. Entries of flows that have
     /// ended may be among them.
     #[must_use]
     pub fn parked(&self) -> usize {
-        self.net.parked.len()
+        self.net.parked.len() + self.net.parked_first.len()
     }
 
     /// Returns the time at which [`Self::handle_timeout`] has to be called next; `None` if there is no timer.
@@ -451,20 +469,22 @@ impl<S> ProtocolHandlers<S> {
         }
     }
 
-    /// Removes ended flows from the list of flows that wait for the link. Without this, the list would grow without
+    /// Removes ended flows from the lists of flows that wait for the link. Without this, the lists would grow without
     /// bound if a guest opens and ends flows while the link is full.
     fn trim_parked(&mut self, net: &mut Net) {
-        if net.parked.len() <= 2 * net.flows as usize + 64 {
-            return;
-        }
         let Self { tcp, udp, icmp, dns } = self;
-        net.parked.retain(|flow| match flow.kind {
-            Kind::Tcp => tcp.contains(*flow),
-            Kind::Udp => udp.contains(*flow),
-            Kind::Icmp => icmp.contains(*flow),
-            Kind::Dns => dns.contains(*flow),
-            Kind::Listener | Kind::Edge => true,
-        });
+        let most = 2 * net.flows as usize + 64;
+        for list in [&mut net.parked_first, &mut net.parked] {
+            if list.len() > most {
+                list.retain(|flow| match flow.kind {
+                    Kind::Tcp => tcp.contains(*flow),
+                    Kind::Udp => udp.contains(*flow),
+                    Kind::Icmp => icmp.contains(*flow),
+                    Kind::Dns => dns.contains(*flow),
+                    Kind::Listener | Kind::Edge => true,
+                });
+            }
+        }
     }
 
     /// Evicts the idlest UDP endpoints or echo ids, as many as [`Net::reclaim`] has promised to other flows.

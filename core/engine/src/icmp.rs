@@ -19,7 +19,7 @@ use pontoon_wire::{emit, protocol};
 use rand_chacha::ChaCha12Rng;
 
 use self::requested::RequestedAddresses;
-use crate::ctx::{Ctx, Eviction, Net};
+use crate::ctx::{Capacity, Ctx, Eviction, Net};
 use crate::egress::EgressProtocol;
 use crate::egress_check::{self, Packet};
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
@@ -299,6 +299,11 @@ impl<S> Icmp<S> {
         key: (IpAddr, u16),
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<u32, Failure> {
+        let capacity = Capacity::new(!self.is_empty() || ctx.net.can_reclaim());
+        let admission = ctx.net.admit(capacity, FlowOpener::Guest, ctx.now);
+        if admission == Admission::Refused {
+            return Err(Failure::Exhausted);
+        }
         if self.echoes.len() >= MOST_IDS {
             self.evict(ctx);
         }
@@ -308,8 +313,9 @@ impl<S> Icmp<S> {
                 ctx.net.reclaim();
             }
         }
-        let admission = ctx.net.admit(FlowOpener::Guest, ctx.now);
-        if admission == Admission::Refused {
+        if ctx.net.is_full() {
+            // The workers together have opened more flows than the limit.
+            ctx.net.counters.flows_refused += 1;
             return Err(Failure::Exhausted);
         }
         let (index, generation) = self.echoes.vacant();

@@ -50,7 +50,10 @@ impl<'a> Frame<'a> {
     /// Returns the bytes of the Ethernet frames that this frame stands for. Segmentation of TCP is not counted: the host's
     /// kernel segments the stream anew, while each datagram gets a header.
     pub(crate) fn wire_len(&self) -> usize {
-        let headers = ETHERNET_IPV4_UDP;
+        let headers = match self.head.get(12..14) {
+            Some([0x86, 0xdd]) => ETHERNET_IPV6_UDP,
+            Some(_) | None => ETHERNET_IPV4_UDP,
+        };
         let more = self
             .udp_segments(self.len.saturating_sub(headers))
             .saturating_sub(1);
@@ -67,8 +70,9 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Bytes of the headers of a datagram: Ethernet, IPv4 and UDP.
+/// Bytes of the headers of a datagram: Ethernet, IP and UDP.
 const ETHERNET_IPV4_UDP: usize = 14 + 20 + 8;
+const ETHERNET_IPV6_UDP: usize = 14 + 40 + 8;
 
 /// Limits of a link for frames to the guest. They may change when a VM negotiates features again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,5 +158,22 @@ impl<T: Transmit> Transmit for &mut T {
 
     fn flush(&mut self) {
         (**self).flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pontoon_wire::vnet::Segmentation;
+
+    use crate::test_world::{GUEST, GUEST_V6, Sent, with_frame};
+
+    #[test]
+    fn each_datagram_of_a_super_frame_counts_with_the_headers_of_its_family() {
+        for (from, to, headers) in [(GUEST, "192.0.2.1:7", 42), (GUEST_V6, "[2001:db8::1]:7", 62)] {
+            let bytes = Sent::new(from, to, &[1; 250]).udp();
+            with_frame(&bytes, Segmentation::Udp { len: 100 }, |frame, _| {
+                assert_eq!(frame.wire_len(), 250 + 3 * headers, "{from}");
+            });
+        }
     }
 }

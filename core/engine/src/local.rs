@@ -46,17 +46,19 @@ pub fn handle<T: Transmit>(
             Handled::Yes
         }
         (to, Transport::Icmp(icmp)) if echo::is_request(ip, icmp) && echo::answers(net, to) => {
-            echo::handle(frame, ip, icmp, net, link);
+            if net.admits_answer() {
+                echo::handle(frame, ip, icmp, net, link);
+            }
             Handled::Yes
         }
         (IpAddr::V4(to), Transport::Udp(udp)) if udp.destination_port == 67 && dhcp4::is_server(net, to) => {
-            if !net.config.disabled.contains(LinkService::Dhcp) {
+            if !net.config.disabled.contains(LinkService::Dhcp) && net.admits_answer() {
                 dhcp4::handle(frame, udp, net, link);
             }
             Handled::Yes
         }
         (IpAddr::V6(to), Transport::Udp(udp)) if udp.destination_port == 547 && dhcp6::is_server(net, to) => {
-            if !net.config.disabled.contains(LinkService::Dhcpv6) {
+            if !net.config.disabled.contains(LinkService::Dhcpv6) && net.admits_answer() {
                 dhcp6::handle(frame, parsed.source, ip, udp, net, link);
             }
             Handled::Yes

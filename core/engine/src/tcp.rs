@@ -44,6 +44,7 @@ use vm_memory::VolatileSlice;
 use self::connection::{Connection, ConnectionKey, TcpState};
 use self::half_closed::HalfClosed;
 use self::handshake::HandshakeRetry;
+use self::open::OpeningSegment;
 use self::segment::Verdict;
 use self::table::ConnectionTable;
 use crate::ctx::{Completion, Ctx, Eviction, Net, Routed};
@@ -160,6 +161,12 @@ impl<S> Tcp<S> {
             guest: SocketAddr::new(ip.source, segment.source_port),
             remote: SocketAddr::new(ip.destination, segment.destination_port),
         };
+        let syn = OpeningSegment {
+            key,
+            frame,
+            ip,
+            segment,
+        };
         let opens =
             segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST);
         // Ending the burst may end this connection, so it is done before the connection is looked up.
@@ -172,8 +179,7 @@ impl<S> Tcp<S> {
                 return;
             }
             if opens {
-                self.make_room_for_dns(&key, burst, ctx);
-                self.open(key, frame, ip, segment, dns, ctx);
+                self.open(syn, dns, burst, ctx);
             } else if !segment.flags.has(Flags::RST) {
                 ctx.net.counters.tcp_unknown += 1;
                 stray::reply_reset(ip, segment, ctx);
@@ -205,9 +211,7 @@ impl<S> Tcp<S> {
             }
             Verdict::Reopened => {
                 self.remove(index, ctx);
-                // In TIME_WAIT it did not count as a connection to the forwarder.
-                self.make_room_for_dns(&key, burst, ctx);
-                self.open(key, frame, ip, segment, dns, ctx);
+                self.open(syn, dns, burst, ctx);
             }
         }
     }

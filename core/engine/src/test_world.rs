@@ -43,6 +43,7 @@ impl World {
     }
 
     pub(crate) fn ctx(&mut self) -> Ctx<'_, FakeHost, FakeLink> {
+        self.net.throttle.begin_turn(self.now);
         Ctx {
             host: &mut self.host,
             link: &mut self.link,

@@ -62,6 +62,8 @@ pub struct VhostNet {
     gathered: Option<usize>,
     /// Number of times that the worker has slept since the last frame from the guest.
     silence: u32,
+    /// Number of consecutive polls without a frame from the guest.
+    empty_polls: u32,
     disconnected: Option<Disconnected>,
     /// True if the link has room that no event has reported.
     room: bool,
@@ -119,6 +121,7 @@ impl VhostNet {
             rx_interest: RxInterest::default(),
             gathered: None,
             silence: 0,
+            empty_polls: 0,
             disconnected: None,
             room: false,
             withdrawals: 0,
@@ -167,9 +170,13 @@ impl VhostNet {
     /// frame arrives.
     fn look_for_guest(&mut self) {
         self.silence = self.silence.saturating_add(1);
-        if !self.silence.is_power_of_two() || self.silence < LONG_SILENCE {
-            return;
+        if self.silence.is_power_of_two() && self.silence >= LONG_SILENCE {
+            self.check_interface();
         }
+    }
+
+    /// Checks by a system call whether the interface was deleted.
+    fn check_interface(&mut self) {
         let mut tap = [PollFd::new(&self.receiver.tap, PollFlags::empty())];
         let at_once = Timespec {
             tv_sec: 0,
@@ -186,6 +193,10 @@ const ENOUGH: usize = 512 << 10;
 
 /// Minimum of bytes that one turn counts for, so that the kernel is notified after at most eight turns.
 const TURN: usize = 64 << 10;
+
+/// Consecutive polls without a frame from the guest after which a system call checks that its interface still exists,
+/// because a worker in pacing `poll` never sleeps. So many take some tens of milliseconds.
+const EMPTY_POLLS: u32 = 1 << 16;
 
 /// Consecutive sleeps without a frame from the guest after which a system call checks that its interface still exists.
 const LONG_SILENCE: u32 = 4;
@@ -215,6 +226,12 @@ impl Link for VhostNet {
         let has_frames = self.receiver.look(receive::VringReceiver::waiting);
         if has_frames {
             self.silence = 0;
+            self.empty_polls = 0;
+        } else if self.receiver.ring.is_some() {
+            self.empty_polls = self.empty_polls.wrapping_add(1);
+            if self.empty_polls.is_multiple_of(EMPTY_POLLS) {
+                self.check_interface();
+            }
         }
         has_frames || self.rx_interest.misses(&self.receiver.tap)
     }

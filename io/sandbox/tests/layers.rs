@@ -108,8 +108,7 @@ fn main() -> ExitCode {
         eprintln!("{what}, {}: {verdict}", name(only));
     }
     let ends: [(&str, SingleLayer, Attempt, i32); 4] = [
-        // The last resort of abort(3), as the process may not signal itself.
-        ("abort", SingleLayer::Seccomp, abort, libc::SIGSEGV),
+        ("abort", SingleLayer::Seccomp, abort, ABORT_SIGNAL),
         (
             "access address 0",
             SingleLayer::Seccomp,
@@ -243,6 +242,12 @@ fn errno(result: i64) -> i32 {
         _ => 0,
     }
 }
+
+/// Signal of the last instruction of abort(3), as the process may not signal itself: `hlt` on x86-64, `brk` on aarch64.
+const ABORT_SIGNAL: i32 = match cfg!(target_arch = "aarch64") {
+    true => libc::SIGTRAP,
+    false => libc::SIGSEGV,
+};
 
 fn abort() -> i32 {
     std::process::abort()

@@ -17,9 +17,9 @@ use crate::message::RegionDescription;
 /// Limit on the number of memory regions, the reply to VHOST_USER_GET_MAX_MEM_SLOTS.
 pub(crate) const MAX_REGIONS: usize = 64;
 
-/// Limit on the sum of the files' parts that are mapped for one guest, in bytes: 8 TiB. While a table is replaced, both are
-/// mapped, and several guests' at the time of a change; the rest of the address space (128 TiB) is for the process itself,
-/// whose allocations would fail otherwise.
+/// Limit on the sum of the files' parts that are mapped for one guest, in bytes: 8 TiB, or a fourth of a smaller address
+/// space ([`most_mapped`]). While a table is replaced, both are mapped, and several guests' at the time of a change; the
+/// rest of the address space (128 TiB on x86-64) is for the process itself, whose allocations would fail otherwise.
 const MAX_MAPPED: u64 = 1 << 43;
 
 /// All regions of the guest's memory. A table is immutable; a change creates another table.
@@ -47,8 +47,8 @@ pub(crate) enum MemoryError {
     Overlap(u64),
     #[error("more than {MAX_REGIONS} memory regions")]
     TooMany,
-    #[error("more than {MAX_MAPPED:#x} bytes of memory")]
-    TooLarge,
+    #[error("more than {0:#x} bytes of memory, the limit for one guest in this address space")]
+    TooLarge(u64),
     #[error("memory region at {guest:#x} ends at {end:#x} in a file of {len:#x} bytes")]
     Short { guest: u64, end: u64, len: u64 },
     #[error("cannot map memory region at {guest:#x}: {error}")]
@@ -113,8 +113,9 @@ impl MemoryTable {
         let mapped = |region: &RegionDescription| region.offset + region.size;
         let regions = self.regions.iter().map(|mapped| &mapped.region);
         let others = regions.map(mapped).fold(0, u64::saturating_add);
-        if others.saturating_add(mapped(&region)) > MAX_MAPPED {
-            return Err(MemoryError::TooLarge);
+        let most = most_mapped(std::ptr::from_ref(&others).addr());
+        if others.saturating_add(mapped(&region)) > most {
+            return Err(MemoryError::TooLarge(most));
         }
         self.regions.push(Arc::new(MappedRegion::new(region, file)?));
         Ok(self)
@@ -211,6 +212,13 @@ impl MappedRegion {
     }
 }
 
+/// Returns the limit on the memory that is mapped for one guest. `stack` is an address of the stack: Linux places stacks in
+/// the upper half of the address space, or else the result is smaller than it could be.
+fn most_mapped(stack: usize) -> u64 {
+    let space = (stack as u64).checked_next_power_of_two().unwrap_or(u64::MAX);
+    MAX_MAPPED.min(space / 4)
+}
+
 /// Checks that the sums of the region's addresses and lengths do not overflow.
 fn check(region: &RegionDescription) -> Result<(), MemoryError> {
     let &RegionDescription {
@@ -263,12 +271,20 @@ mod tests {
     }
 
     #[test]
+    fn mapped_memory_is_bounded_by_a_fourth_of_a_small_address_space() {
+        // Addresses of 48, 47 and 39 bits, of which the processes' half has 128 TiB (aarch64: 256 TiB) and 256 GiB.
+        assert_eq!(most_mapped(0xffff_f000_0000), MAX_MAPPED);
+        assert_eq!(most_mapped(0x7ffc_1234_5678), MAX_MAPPED);
+        assert_eq!(most_mapped(0x3f_ff12_3456), 64 << 30);
+    }
+
+    #[test]
     fn mapped_memory_is_bounded() {
         let half = MAX_MAPPED / 2;
         let table = MemoryTable::new([region(0, 0, half), region(half, half - 4096, 4096)]).unwrap();
         for (large, file) in [region(MAX_MAPPED, 0, 4096), region(MAX_MAPPED, half, half)] {
             let error = table.clone().with(large, file).unwrap_err();
-            assert!(matches!(error, MemoryError::TooLarge), "{error}");
+            assert!(matches!(error, MemoryError::TooLarge(MAX_MAPPED)), "{error}");
         }
         // A region that is removed leaves its room to another.
         let (first, _) = region(0, 0, half);

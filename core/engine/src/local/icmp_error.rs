@@ -199,6 +199,9 @@ pub(crate) fn send<T: Transmit>(
     }) else {
         return;
     };
+    if !net.admits_answer() {
+        return;
+    }
     let (kind, code, rest) = match guest {
         IpAddr::V4(_) => v4(reason),
         IpAddr::V6(_) => v6(reason),

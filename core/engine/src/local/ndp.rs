@@ -54,7 +54,9 @@ pub(super) fn handle<T: Transmit>(
         return;
     }
     if icmp.kind == ROUTER_SOLICITATION {
-        advertise_router(asker, &own, net, link);
+        if net.admits_answer() {
+            advertise_router(asker, &own, net, link);
+        }
         return;
     }
     let mut target = [0; 16];

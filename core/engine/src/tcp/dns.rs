@@ -6,7 +6,7 @@
 use core::time::Duration;
 
 use super::connection::{Connection, TcpState};
-use super::{Burst, ConnectionKey, Tcp, open};
+use super::{Burst, Tcp};
 use crate::ctx::Ctx;
 use crate::{FlowId, Host, Instant, Transmit};
 
@@ -37,15 +37,19 @@ impl<S> Tcp<S> {
         self.dns.retain(|id| id.index != index);
     }
 
-    /// Resets the longest idle of the connections to the DNS forwarder if there are [`MOST`] of them and `key` leads there,
-    /// and drops its data from the burst.
+    /// Returns true if a new connection to the DNS forwarder replaces another one.
+    pub(super) const fn dns_is_full(&self) -> bool {
+        self.dns.len() >= MOST
+    }
+
+    /// Resets the longest idle of the connections to the DNS forwarder if there are [`MOST`] of them, and drops its data
+    /// from the burst.
     pub(super) fn make_room_for_dns<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        key: &ConnectionKey,
         burst: &mut Burst<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        if self.dns.len() < MOST || !open::is_to_forwarder(key, ctx.net) {
+        if !self.dns_is_full() {
             return;
         }
         let idle_since = |id: &&FlowId| {

@@ -272,7 +272,10 @@ impl<S> Connection<S> {
     pub(super) fn park(&mut self, id: FlowId, net: &mut Net) {
         if !self.pending.parked {
             self.pending.parked = true;
-            net.parked.push(id);
+            match self.up.queries {
+                Some(_) => net.parked_first.push(id),
+                None => net.parked.push(id),
+            }
         }
     }
 

@@ -162,13 +162,23 @@ impl<S> Tcp<S> {
         Eviction::Evicted
     }
 
-    /// Removes a connection in TIME-WAIT of a client that counts against `share`: the oldest of those that are
-    /// examined. Each call examines a limited number of connections, and the next call continues behind them.
-    pub(super) fn evict_time_wait_of<H: Host<Socket = S>, T: Transmit>(
+    /// Removes a connection in TIME-WAIT in favour of a new flow, unless it has left TIME-WAIT already.
+    pub(super) fn end_time_wait<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        share: ClientShare,
+        old: FlowId,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Eviction {
+    ) {
+        if let Some(place) = self.waiting.iter().position(|id| *id == old) {
+            self.waiting.remove(place);
+        }
+        if self.connections.get(old.index, old.generation).is_some() {
+            self.remove(old.index, ctx);
+        }
+    }
+
+    /// Returns a connection in TIME-WAIT of a client that counts against `share`: the oldest of those that are
+    /// examined. Each call examines a limited number of connections, and the next call continues behind them.
+    pub(super) fn time_wait_of(&mut self, share: ClientShare) -> Option<FlowId> {
         let looks = self.waiting.len().min(LOOKS as usize);
         for _ in 0..looks {
             if self.next_waiting >= self.waiting.len() {
@@ -180,13 +190,11 @@ impl<S> Tcp<S> {
                 share.includes(connection.listener) && matches!(connection.state, TcpState::TimeWait { .. })
             });
             if is_one {
-                self.waiting.remove(self.next_waiting);
-                self.remove(old.index, ctx);
-                return Eviction::Evicted;
+                return Some(old);
             }
             self.next_waiting += 1;
         }
-        Eviction::NoneLeft
+        None
     }
 
     /// Probes the guest for some idle connections, because there is no room for a new one: connections that the guest

@@ -12,8 +12,8 @@ use rand_chacha::rand_core::RngCore;
 use super::connection::{Connection, ConnectionKey, TcpState};
 use super::seq::Seq;
 use super::stray::{reply_reset, send_reset};
-use super::{Sending, Tcp};
-use crate::ctx::{Ctx, Eviction, Net, Routed};
+use super::{Burst, Sending, Tcp};
+use crate::ctx::{Capacity, Ctx, Net, Routed};
 use crate::dns::stream::Queries;
 use crate::egress::{Decision, EgressProtocol};
 use crate::flow_rate::{Admission, FlowOpener};
@@ -32,50 +32,44 @@ const FIRST_PORT: u16 = 1024;
 
 impl<S> Tcp<S> {
     /// Handles a SYN of the guest that belongs to no connection: checks the policy and the limits, and connects to the
-    /// remote host.
+    /// remote host. Other connections are evicted only after these checks.
     pub(super) fn open<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        key: ConnectionKey,
-        frame: &Frame<'_>,
-        ip: &Ip,
-        segment: &frame::Tcp,
+        syn: OpeningSegment<'_, '_>,
         dns: Option<SocketAddr>,
+        burst: &mut Burst<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let target = destination(&key, dns, ctx.now, ctx.net);
-        let mut victim = None;
-        if target.is_some() {
-            self.make_room(ctx);
-            // Connections to the DNS forwarder belong to the first worker, and other workers would hand them back.
-            if !is_to_forwarder(&key, ctx.net) {
-                let routed = ctx.net.hand_over_to_evict(frame);
-                if routed == Routed::HandedOver {
-                    return;
-                }
-            }
-            if ctx.net.is_full() {
-                victim = self.idlest_half_closed(None, ctx);
-                if victim.is_none() {
-                    self.probe_some(ctx);
-                }
-            }
-        }
-        let Some(target) = target else {
-            return reply_reset(ip, segment, ctx);
+        let OpeningSegment {
+            key, frame, segment, ..
+        } = syn;
+        let Some(target) = destination(&key, dns, ctx.now, ctx.net) else {
+            return reply_reset(syn.ip, segment, ctx);
         };
-        let admission = admit(victim, FlowOpener::Guest, ctx);
-        if admission == Admission::Refused {
-            return reply_reset(ip, segment, ctx);
-        }
+        let victim = match self.admit_guest(&key, frame, ctx) {
+            GuestAdmission::Admitted { victim } => victim,
+            GuestAdmission::Refused => return reply_reset(syn.ip, segment, ctx),
+            GuestAdmission::HandedOver => return,
+        };
         if let Err(winner) = ctx.net.claim(&key.into()) {
             ctx.net.hand_over(winner, frame);
             return;
+        }
+        let is_dns = is_to_forwarder(&key, ctx.net);
+        if is_dns {
+            self.make_room_for_dns(burst, ctx);
+        }
+        self.make_room(ctx);
+        if victim.is_none() && ctx.net.is_full() {
+            // A connection keeps its slot until the link has accepted its reset.
+            ctx.net.counters.flows_refused += 1;
+            ctx.net.release(&key.into());
+            return reply_reset(syn.ip, segment, ctx);
         }
         let give_up = ctx.net.config.connect_timeout.map(|after| ctx.now + after);
         let iss = self.first_seq(&key, ctx.now);
         let mut connection = Connection::new(key, TcpState::Connecting { give_up }, iss, ctx.now);
         connection.apply_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
-        let is_dns = is_to_forwarder(&key, ctx.net);
         connection.up.queries = is_dns.then(|| Queries::new(ctx.now));
         let (index, generation) = self.connections.vacant();
         let id = ctx.net.flow(Kind::Tcp, index, generation);
@@ -103,6 +97,39 @@ impl<S> Tcp<S> {
                     Connect::Pending => self.flush(index, &[], ctx),
                 }
             }
+        }
+    }
+
+    /// Checks whether the limits on flows admit a connection of the guest, and counts it against the rate if so. Nothing
+    /// is evicted yet.
+    fn admit_guest<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        key: &ConnectionKey,
+        frame: &Frame<'_>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> GuestAdmission {
+        let is_dns = is_to_forwarder(key, ctx.net);
+        let may_make_room = !self.waiting.is_empty() || ctx.net.can_reclaim() || is_dns && self.dns_is_full();
+        let mut victim = None;
+        if !may_make_room {
+            // Connections to the DNS forwarder belong to the first worker, and other workers would hand them back.
+            if !is_dns {
+                let routed = ctx.net.hand_over_to_evict(frame);
+                if routed == Routed::HandedOver {
+                    return GuestAdmission::HandedOver;
+                }
+            }
+            if ctx.net.is_full() {
+                victim = self.idlest_half_closed(None, ctx);
+                if victim.is_none() {
+                    self.probe_some(ctx);
+                }
+            }
+        }
+        let capacity = Capacity::new(may_make_room || victim.is_some());
+        match ctx.net.admit(capacity, FlowOpener::Guest, ctx.now) {
+            Admission::Admitted => GuestAdmission::Admitted { victim },
+            Admission::Refused => GuestAdmission::Refused,
         }
     }
 
@@ -209,21 +236,6 @@ impl<S> Tcp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Backlog {
         for _ in 0..most {
-            // Room is made before the client has a slot, because a client that has its slot would use another one than
-            // a slot freed later.
-            let mut eviction = Eviction::Evicted;
-            while ctx.net.is_full() && eviction == Eviction::Evicted {
-                eviction = self.evict_time_wait(ctx);
-            }
-            if let Some(published) = ctx.net.config.published.get(listener.index as usize) {
-                let port = published.share_key();
-                let mut eviction = Eviction::Evicted;
-                while let Some(share) = ctx.net.full_share(port)
-                    && eviction == Eviction::Evicted
-                {
-                    eviction = self.evict_time_wait_of(share, ctx);
-                }
-            }
             let (index, generation) = self.connections.vacant();
             let id = ctx.net.flow(Kind::Tcp, index, generation);
             match ctx.host.tcp_accept(listener.index, id) {
@@ -252,13 +264,18 @@ impl<S> Tcp<S> {
         let Some(guest) = published.guest(&ctx.net.config.plan) else {
             return ctx.host.abort(accepted.socket);
         };
-        let Some(victim) = self.room_for_client(published.share_key(), ctx) else {
+        let Some(room) = self.room_for_client(published.share_key(), ctx) else {
             return ctx.host.abort(accepted.socket);
         };
-        let admission = admit(victim, FlowOpener::Client, ctx);
+        let capacity = Capacity::new(room != ClientRoom::Vacant);
+        let admission = ctx.net.admit(capacity, FlowOpener::Client, ctx.now);
         if admission == Admission::Refused {
             return ctx.host.abort(accepted.socket);
         }
+        let victim = match room {
+            ClientRoom::HalfClosed(victim) => Some(victim),
+            ClientRoom::Vacant | ClientRoom::TimeWait(_) | ClientRoom::Datagrams => None,
+        };
         let Some(key) = self.appear(guest, accepted.peer, ctx) else {
             return ctx.host.abort(accepted.socket);
         };
@@ -281,31 +298,43 @@ impl<S> Tcp<S> {
         if let Some(old) = reused {
             self.replace(old, ctx);
         }
-        self.end_victim(victim, ctx);
+        // The client's connection has its slot, so these slots are freed for later connections.
+        match room {
+            ClientRoom::Vacant => {}
+            ClientRoom::TimeWait(old) => self.end_time_wait(old, ctx),
+            ClientRoom::Datagrams => {
+                ctx.net.reclaim();
+            }
+            ClientRoom::HalfClosed(_) => self.end_victim(victim, ctx),
+        }
         self.flush(index, &[], ctx);
     }
 
-    /// Makes room for a client under `--max-flows`. Returns the half-closed connection to evict, if one has to be
-    /// evicted and no datagram flow was reclaimed; the outer `None` means that there is no room.
-    fn room_for_client<H, T>(&mut self, port: u32, ctx: &mut Ctx<'_, H, T>) -> Option<Option<FlowId>> {
+    /// Finds room for a client under `--max-flows`; `None` if there is none. Nothing is evicted yet.
+    fn room_for_client<H, T>(&mut self, port: u32, ctx: &mut Ctx<'_, H, T>) -> Option<ClientRoom> {
         if let Some(share) = ctx.net.full_share(port) {
+            if let Some(old) = self.time_wait_of(share) {
+                return Some(ClientRoom::TimeWait(old));
+            }
             let victim = self.idlest_half_closed(Some(share), ctx);
             ctx.net.counters.tcp_share_refused += u64::from(victim.is_none());
-            return victim.map(Some);
+            return victim.map(ClientRoom::HalfClosed);
         }
         if !ctx.net.is_full() {
-            return Some(None);
+            return Some(ClientRoom::Vacant);
         }
-        let eviction = ctx.net.reclaim();
-        if eviction == Eviction::Evicted {
-            return Some(None);
+        if let Some(&oldest) = self.waiting.front() {
+            return Some(ClientRoom::TimeWait(oldest));
+        }
+        if ctx.net.can_reclaim() {
+            return Some(ClientRoom::Datagrams);
         }
         let victim = self.idlest_half_closed(None, ctx);
         if victim.is_none() {
             self.probe_some(ctx);
             ctx.net.counters.flows_refused += 1;
         }
-        victim.map(Some)
+        victim.map(ClientRoom::HalfClosed)
     }
 
     /// Sends a reset to the guest of the half-closed connection `victim` that a new flow will replace. If the link is
@@ -390,16 +419,39 @@ enum Backlog {
     MayHaveMore,
 }
 
-/// Decides whether `--max-flow-rate` and `--max-flows` admit a new flow, and counts it against the rate. A flow that
-/// replaces the connection `victim` needs no additional slot.
-fn admit<H, T>(victim: Option<FlowId>, opener: FlowOpener, ctx: &mut Ctx<'_, H, T>) -> Admission {
-    if victim.is_some() {
-        let admission = ctx.net.count_against_rate(opener, ctx.now);
-        if admission == Admission::Admitted {
-            return admission;
-        }
-    }
-    ctx.net.admit(opener, ctx.now)
+/// A SYN of the guest that belongs to no connection.
+#[derive(Clone, Copy)]
+pub(super) struct OpeningSegment<'f, 'a> {
+    pub(super) key: ConnectionKey,
+    pub(super) frame: &'f Frame<'a>,
+    pub(super) ip: &'f Ip,
+    pub(super) segment: &'f frame::Tcp,
+}
+
+/// Decision about a connection of the guest, subject to the limits on flows.
+enum GuestAdmission {
+    /// The connection may be opened.
+    Admitted {
+        /// Half-closed connection that the new one replaces.
+        victim: Option<FlowId>,
+    },
+    /// A limit does not permit the connection.
+    Refused,
+    /// The SYN was handed over to another worker.
+    HandedOver,
+}
+
+/// The slot under `--max-flows` that a new client of a published port uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientRoom {
+    /// A vacant slot.
+    Vacant,
+    /// The slot of a connection in TIME-WAIT.
+    TimeWait(FlowId),
+    /// The slot of the idlest UDP endpoint or echo id.
+    Datagrams,
+    /// The slot of a half-closed connection, which is reset.
+    HalfClosed(FlowId),
 }
 
 /// Returns the host-side destination of a connection that the guest opens, or counts a refusal by the policy.

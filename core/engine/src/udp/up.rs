@@ -10,7 +10,7 @@ use super::gather::{DatagramRun, Gathering, MAX_BYTES, MAX_SEGMENTS, RunHeaders,
 use super::peers::{AddressSide, Peer, PeerGroup, PeerPlace};
 use super::{BESIDE, DatagramGather, Udp, UdpEndpoint};
 use crate::config::UdpFilter;
-use crate::ctx::{Completion, Ctx, Eviction, Routed};
+use crate::ctx::{Capacity, Completion, Ctx, Eviction, Routed};
 use crate::egress::EgressProtocol;
 use crate::egress_check::Packet;
 use crate::flow_rate::{Admission, FlowOpener};
@@ -231,31 +231,40 @@ impl<S> Udp<S> {
         frame: &Frame<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<u32> {
+        let capacity = Capacity::new(self.idlest().is_some() || ctx.net.can_reclaim());
+        let is_home = nth == 0;
+        if is_home && capacity == Capacity::Vacant {
+            let routed = ctx.net.hand_over_to_evict(frame);
+            if routed == Routed::HandedOver {
+                return None;
+            }
+        }
+        let admission = ctx.net.admit(capacity, FlowOpener::Guest, ctx.now);
+        if admission == Admission::Refused {
+            return None;
+        }
+        // The extra endpoint of a published port is in the same worker, which has claimed the key of the flow already.
+        if is_home && let Err(winner) = ctx.net.claim(&FlowKey::Udp(guest)) {
+            ctx.net.hand_over(winner, frame);
+            return None;
+        }
         if ctx.net.is_out_of_ports(guest.ip()) {
             // A worker without an endpoint of this family exceeds the limit by one, because it could not send any
             // datagram otherwise.
             self.evict_at(self.endpoints.idlest_in(super::family(guest)), ctx);
         }
         if ctx.net.is_full() {
-            let mut eviction = self.evict(ctx);
+            let eviction = self.evict(ctx);
             if eviction == Eviction::NoneLeft {
-                eviction = ctx.net.reclaim();
-            }
-            if eviction == Eviction::NoneLeft && nth == 0 {
-                let routed = ctx.net.hand_over_to_evict(frame);
-                if routed == Routed::HandedOver {
-                    return None;
-                }
+                ctx.net.reclaim();
             }
         }
-        let admission = ctx.net.admit(FlowOpener::Guest, ctx.now);
-        if admission == Admission::Refused {
-            return None;
-        }
-        // The extra endpoint of a published port is in the same worker, which has claimed the key of the flow already.
-        let is_home = nth == 0;
-        if is_home && let Err(winner) = ctx.net.claim(&FlowKey::Udp(guest)) {
-            ctx.net.hand_over(winner, frame);
+        if ctx.net.is_full() {
+            // The workers together have opened more flows than the limit.
+            ctx.net.counters.flows_refused += 1;
+            if is_home {
+                ctx.net.release(&FlowKey::Udp(guest));
+            }
             return None;
         }
         let mut opened = self.open_socket(guest.ip(), ctx);

@@ -542,49 +542,59 @@ fn client_into_time_wait(given: &mut Given, nth: u16) {
     given.take();
 }
 
+/// Tests that a flow refused by `--max-flow-rate` evicts neither a connection in TIME-WAIT nor a datagram flow.
 #[test]
-fn longest_idle_dns_connection_is_reset_for_a_new_one() {
-    let resolved = Config {
-        resolvers: vec![(SERVER_V4, 53).into()],
-        ..config(1500)
+fn flow_above_the_rate_evicts_nothing() {
+    let datagram = |port: u16| {
+        Packet::Udp(Datagram {
+            from: (GUEST.ip(), port).into(),
+            to: (SERVER_V4, 7).into(),
+            payload: vec![1; 10],
+        })
     };
-    let to: SocketAddr = (resolved.plan.v4.as_ref().unwrap().dns.unwrap(), 53).into();
-    let mut given = given(resolved, HostPlan::default());
-    let from = |port: u16| SocketAddr::from((GUEST_V4, port));
-    let segment = |port: u16, answer: &Segment| {
-        Packet::Tcp(Segment::between(from(port), to).with(ACK, 1001, answer.seq.wrapping_add(1)))
-    };
-    let open = |port: u16, given: &mut Given| {
-        given.host.serve(53, ConnectResult::Now, Script::SINK);
-        given.up(syn_between(from(port), to));
-        let packets = given.take();
-        let Some(Packet::Tcp(answer)) = packets.last() else {
-            panic!("{packets:?}");
+    let echo = Packet::Icmp(IcmpMessage {
+        from: GUEST.ip(),
+        to: SERVER_V4.into(),
+        kind: 8,
+        code: 0,
+        rest: vec![0, 1, 0, 1],
+    });
+    let refused = [
+        Some(Packet::Tcp(dial(3, 82))),
+        Some(datagram(5001)),
+        Some(echo),
+        None,
+    ];
+    for (held_in_time_wait, refused) in [true, false]
+        .into_iter()
+        .flat_map(|held| refused.clone().map(|refused| (held, refused)))
+    {
+        let limited = Config {
+            max_flow_rate: Some(1),
+            ..at_most(1, any())
         };
-        given.packet_up(&segment(port, answer));
-        given.pass(millis(10));
-        packets
-    };
-    let first = open(1, &mut given);
-    for port in 2..=64 {
-        let packets = open(port, &mut given);
-        assert_eq!(packets.len(), 1, "{packets:?}");
+        let mut given = given(limited, HostPlan::default());
+        closing_server(&mut given);
+        match held_in_time_wait {
+            true => into_time_wait(&mut given, GUEST, SERVER),
+            false => given.packet_up(&datagram(5000)),
+        }
+        given.pass(millis(1));
+        given.take();
+        let before = (given.engine.flows(), given.host.open());
+        assert_eq!(before.0, 1);
+        given.forget_counters();
+        match &refused {
+            Some(packet) => given.packet_up(packet),
+            None => {
+                let at = START + millis(2);
+                given
+                    .host
+                    .connect_in(0, (CLIENT, 5000).into(), 9, Script::SINK, at);
+            }
+        }
+        given.pass(millis(5));
+        assert_eq!(given.engine.counters().flows_refused, 1, "{refused:?}");
+        assert_eq!((given.engine.flows(), given.host.open()), before, "{refused:?}");
     }
-    // A query makes the first connection the one that was idle for the shortest time.
-    let query = [0, 12, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0].to_vec();
-    let Packet::Tcp(answer) = &first[0] else {
-        panic!("{first:?}");
-    };
-    let query = Segment::between(from(1), to)
-        .with(ACK, 1001, answer.seq.wrapping_add(1))
-        .carrying(query);
-    given.packet_up(&Packet::Tcp(query));
-    given.take();
-    let packets = open(65, &mut given);
-    let [Packet::Tcp(reset), Packet::Tcp(answer)] = &packets[..] else {
-        panic!("{packets:?}");
-    };
-    assert!(reset.flags.has(RST) && reset.to == from(2), "{reset:?}");
-    assert_eq!((answer.flags, answer.to), (SYN.and(ACK), from(65)));
-    assert_eq!((given.engine.flows(), given.host.open()), (64, 64));
 }

@@ -3,6 +3,7 @@
 mod acknowledgements;
 mod closing;
 mod data;
+mod dns_streams;
 mod events;
 mod forwards;
 mod handshake;

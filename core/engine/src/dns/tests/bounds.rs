@@ -233,8 +233,8 @@ fn response_waits_in_its_socket_while_the_bandwidth_is_used_up() {
     assert_eq!((step, bench.sent()), ((vec![], vec![]), vec![]));
     bench.event(other);
     bench.wait(SECOND);
-    let flow = bench.world.net.parked.pop().unwrap();
-    assert_eq!(bench.world.net.parked, []);
+    let flow = bench.world.net.parked_first.pop().unwrap();
+    assert_eq!(bench.world.net.parked_first, []);
     let step = bench.step(|forwarder, ctx| forwarder.handle_ready(flow, ctx));
     assert_eq!(
         step,
@@ -244,15 +244,68 @@ fn response_waits_in_its_socket_while_the_bandwidth_is_used_up() {
 }
 
 #[test]
-fn query_whose_response_waits_for_bandwidth_fails_after_five_seconds() {
+fn response_that_waits_for_bandwidth_is_sent_after_five_seconds() {
     let (mut bench, question, (socket, _, asked)) = asking(&[A]);
     limit_bandwidth(&mut bench);
     bench.world.net.throttle.sent_down(1 << 20);
-    let step = bench.answer(socket, A, &[answer(&asked, 40)]);
+    let step = bench.answer(socket, A, &[vec![0; 20], answer(&asked, 40)]);
+    assert_eq!(step, (vec![("held_back", 1)], vec![]));
+    assert_eq!(bench.wait(SECOND * 4), (vec![], vec![]));
+    let (moved, sent) = bench.wait(SECOND * 2);
+    assert_eq!(sent, [answer(&question, 40)]);
+    assert!(moved.contains(&("dns_mismatched", 1)), "{moved:?}");
+    bench.idle();
+}
+
+/// Tests that an error response that was received at the timeout of the query is forwarded, and no other resolver
+/// queried.
+#[test]
+fn error_response_that_waits_for_bandwidth_is_sent_after_five_seconds() {
+    let (mut bench, question, (socket, _, asked)) = asking(&[A, B]);
+    limit_bandwidth(&mut bench);
+    bench.world.net.throttle.sent_down(1 << 20);
+    let mut refused = answer(&asked, 0);
+    refused[3] |= 5;
+    bench.answer(socket, A, &[refused]);
+    let (_, sent) = bench.wait(SECOND * 6);
+    let mut refused = answer(&question, 0);
+    refused[3] |= 5;
+    assert_eq!((sent, bench.sent()), (vec![refused], vec![]));
+    bench.idle();
+}
+
+/// Tests that a datagram that is no response does not end the query before its timeout.
+#[test]
+fn query_whose_socket_has_no_response_fails_after_five_seconds() {
+    let (mut bench, question, (socket, _, _)) = asking(&[A]);
+    limit_bandwidth(&mut bench);
+    bench.world.net.throttle.sent_down(10_000);
+    let step = bench.answer(socket, A, &[vec![0; 20]]);
     assert_eq!(step, (vec![("held_back", 1)], vec![]));
     let (_, sent) = bench.wait(SECOND * 6);
     assert_eq!(sent, [server_failure(&question)]);
     bench.idle();
+}
+
+#[test]
+fn query_is_queued_once() {
+    let mut bench = Bench::new(&[A]);
+    bench.ask(&query(1, "example.org"));
+    let (socket, ..) = bench.asked();
+    bench.answer(socket, A, &vec![vec![0; 20]; 100]);
+    assert_eq!(bench.world.net.ready.len(), 1);
+    // Events of a query in the list are handled in its turn.
+    assert_eq!(bench.event(socket), (vec![], vec![]));
+    assert_eq!(bench.world.net.ready.len(), 1);
+    limit_bandwidth(&mut bench);
+    bench.world.net.throttle.sent_down(10_000);
+    let flow = bench.world.net.ready.pop_front().unwrap();
+    bench.step(|forwarder, ctx| forwarder.handle_ready(flow, ctx));
+    bench.event(socket);
+    assert_eq!(
+        (bench.world.net.parked_first, bench.world.net.ready.len()),
+        (vec![flow], 0)
+    );
 }
 
 #[test]

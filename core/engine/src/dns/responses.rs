@@ -1,0 +1,172 @@
+//! Receives the responses of resolvers, and sends them to the guest.
+
+use vm_memory::VolatileSlice;
+
+use super::message::Query;
+use super::{BUFFER, Forwarder, PendingQuery, emit};
+use crate::ctx::{Ctx, PARKED_FIRST_LEAD};
+use crate::host::Received;
+use crate::{Failure, FlowId, Host, Readiness, Transmit};
+
+impl<S> Forwarder<S> {
+    /// Handles an event of a pending query's host socket.
+    pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        ready: Readiness,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        // A query in a list of waiting flows is handled in its turn.
+        let pending = self.pending.get_mut(flow.index, flow.generation);
+        if pending.is_some_and(|pending| !pending.queued) {
+            self.serve(flow, ready.error, ctx);
+        }
+    }
+
+    /// Continues to receive from the socket of a query that had more than `BURST` datagrams in one turn, or whose
+    /// response had to wait because of `--max-bandwidth`.
+    pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        if let Some(pending) = self.pending.get_mut(flow.index, flow.generation) {
+            pending.queued = false;
+            pending.held_back = false;
+            // An event that was reported meanwhile may have been an error.
+            self.serve(flow, true, ctx);
+        }
+    }
+
+    /// Receives from a query's socket until it is empty, a limit for each turn is reached, or `--max-bandwidth` permits
+    /// no response now. `error` states whether the socket's error queue may have entries.
+    fn serve<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        error: bool,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        for _ in 0..BURST {
+            let Some(pending) = self.pending.get_mut(flow.index, flow.generation) else {
+                return;
+            };
+            if pending.socket.is_none() {
+                return;
+            }
+            if ctx.net.throttle.down(ctx.now) == 0 {
+                ctx.net.counters.held_back += 1;
+                pending.held_back = true;
+                pending.queued = true;
+                ctx.net.parked_first.push(flow);
+                return;
+            }
+            let failed = match self.receive_once(flow, ctx) {
+                Ok(()) => continue,
+                Err(failure) => failure != Failure::WouldBlock,
+            };
+            let pending = self.pending.get_mut(flow.index, flow.generation);
+            let socket = pending.and_then(|pending| pending.socket.as_mut());
+            // The content of the error queue is not needed: any error means that the query failed.
+            let reported =
+                (failed || error) && socket.is_some_and(|socket| ctx.host.problem(socket, &mut []).is_some());
+            if failed || reported {
+                self.refused(flow.index, ctx);
+            }
+            return;
+        }
+        // More datagrams arrived at this port than a turn may read; other queries are handled first.
+        if let Some(pending) = self.pending.get_mut(flow.index, flow.generation) {
+            pending.queued = true;
+            ctx.net.ready.push_back(flow);
+        }
+    }
+
+    /// Receives once from a query's socket, and handles the datagrams.
+    fn receive_once<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Failure> {
+        let pending = self.pending.get_mut(flow.index, flow.generation);
+        let Some(socket) = pending.and_then(|pending| pending.socket.as_mut()) else {
+            return Err(Failure::WouldBlock);
+        };
+        let into = [VolatileSlice::from(&mut self.buffer[..])];
+        let received = ctx.host.udp_receive(socket, &into)?;
+        self.receive(flow.index, received, ctx);
+        Ok(())
+    }
+
+    /// Ends a query at the end of [`GIVE_UP`]: by the response, if that has waited for bandwidth, or as a failure.
+    pub(super) fn give_up<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        // Such responses count as waiting ones, so that many of them cannot exceed `--max-bandwidth` for long.
+        if self.pending.at(flow.index).held_back && ctx.net.parked_first_lead < PARKED_FIRST_LEAD {
+            let before = ctx.net.throttle.total_down();
+            let _ = (0..BURST).try_for_each(|_| self.receive_once(flow, ctx));
+            ctx.net.parked_first_lead += ctx.net.throttle.total_down() - before;
+        }
+        if self.contains(flow) {
+            self.fail(flow.index, ctx);
+        }
+    }
+
+    /// Handles the datagrams that one receive from a query's socket has returned: one, or several of the same size (UDP
+    /// GRO).
+    fn receive<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        received: Received,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let pending = self.pending.at_mut(index);
+        let Some(resolver) = pending.resolver else {
+            return;
+        };
+        let len = received.len.min(BUFFER);
+        for answer in self.buffer[..len].chunks_mut(received.stride.max(1)) {
+            // Scope id and flow label are not compared, because the host sets them.
+            let from_resolver =
+                (received.from.ip(), received.from.port()) == (resolver.ip(), resolver.port());
+            if from_resolver && pending.query.is_answered_by(answer, pending.id) {
+                if Query::is_declined_by(answer) {
+                    pending.declined.get_or_insert_with(|| answer.to_vec());
+                    let given_up = pending.is_given_up(ctx.now);
+                    self.resolvers.answered(resolver, ctx.now);
+                    match given_up {
+                        true => self.fail(index, ctx),
+                        false => self.ask_another(index, ctx),
+                    }
+                    return;
+                }
+                // The rules have to know the addresses before the guest receives them.
+                ctx.net.policy.egress.learn(answer, ctx.now);
+                reply(pending, answer, ctx);
+                self.resolvers.answered(resolver, ctx.now);
+                self.remove(index, ctx);
+                return;
+            }
+            ctx.net.counters.dns_mismatched += 1;
+        }
+    }
+}
+
+/// Sends the response to each client that the bandwidth limit admits, with that client's id and letter case, which are
+/// written into `answer`.
+pub(super) fn reply<S, H, T: Transmit>(
+    pending: &PendingQuery<S>,
+    answer: &mut [u8],
+    ctx: &mut Ctx<'_, H, T>,
+) {
+    for (place, client) in pending.clients.iter().enumerate() {
+        // Many clients may exceed `--max-bandwidth` by no more than one large datagram does; the others retransmit.
+        if place * answer.len() > BUFFER && ctx.net.throttle.down(ctx.now) == 0 {
+            ctx.net.counters.dns_dropped += (pending.clients.len() - place) as u64;
+            return;
+        }
+        client.address(answer, &pending.query);
+        emit(ctx, client.server, client.guest, answer);
+    }
+}
+
+/// Maximum number of receives from one socket in one turn.
+const BURST: usize = 32;
