@@ -73,7 +73,9 @@ pub(crate) fn resolv_conf(resolvers: &Resolvers, config: &Config) -> Option<Stri
     (*resolvers != Resolvers::None).then(|| render(&config.plan.dns().collect::<Vec<_>>(), &config.search))
 }
 
-fn host_loopback(loopbacks: &[Loopback], plan: &AddressPlan) -> Vec<IpAddr> {
+/// Returns the addresses that are mapped to the host's loopback.
+#[must_use]
+pub(crate) fn host_loopback(loopbacks: &[Loopback], plan: &AddressPlan) -> Vec<IpAddr> {
     let mut open = Vec::new();
     for loopback in loopbacks {
         match loopback {

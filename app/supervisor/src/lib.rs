@@ -387,6 +387,8 @@ impl HostState {
         let (watch, network) = AddressWatch::start().context("cannot read the host's addresses")?;
         let mut netlink = Netlink::open().context("cannot open a netlink socket")?;
         let chosen = address_plan::choose(&options.addressing, &network, &mut netlink)?;
+        let loopback = config::host_loopback(&options.host_loopback, &chosen.plan);
+        address_plan::mappings(&chosen.plan, &loopback, &options.map_host)?;
         let (resolv, resolvers) = match &options.resolvers {
             Resolvers::Host => {
                 let (watch, resolv) = ResolvWatch::start(files);
