@@ -328,7 +328,7 @@ impl<'a> GuestPlan<'a> {
             } => {
                 let plan = init::InitConfig {
                     tap: link.tap(),
-                    resolv_conf: config::resolv_conf(&link.options.resolvers, link.config),
+                    resolv_conf: config::resolv_conf(&link.options.resolvers, link.config, &link.ifname),
                     hostname: hostname.clone(),
                     argv: argv.to_vec(),
                     descriptors: link.descriptors,

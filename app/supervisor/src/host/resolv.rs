@@ -76,7 +76,7 @@ fn interface_index(name: &str) -> Option<u32> {
 
 /// Returns the content of a resolv.conf for the guest.
 #[must_use]
-pub(crate) fn render(servers: &[IpAddr], search: &[String]) -> String {
+pub(crate) fn render(servers: &[impl Display], search: &[String]) -> String {
     let mut text: String = servers
         .iter()
         .map(|server| format!("nameserver {server}\n"))
