@@ -46,7 +46,9 @@ pub fn handle<T: Transmit>(
             Handled::Yes
         }
         (to, Transport::Icmp(icmp)) if echo::is_request(ip, icmp) && echo::answers(net, to) => {
-            echo::handle(frame, ip, icmp, net, link);
+            if !net.config.disabled.contains(LinkService::Icmp) {
+                echo::handle(frame, ip, icmp, net, link);
+            }
             Handled::Yes
         }
         (IpAddr::V4(to), Transport::Udp(udp)) if udp.destination_port == 67 && dhcp4::is_server(net, to) => {

@@ -233,6 +233,18 @@ fn subnets_of_the_host_are_forwarded_in_its_plan() {
     }
 }
 
+/// The usual gateway of an IPv6 network is link-local, and can stand for the host's loopback.
+#[test]
+fn mapped_gateway_may_be_link_local() {
+    let mapped = Policy {
+        host_loopback: ["192.168.7.254", "fe80::254"].map(ip).to_vec(),
+        ..host_plan()
+    };
+    assert_eq!(mapped.translate_destination(ip("fe80::254")), Ok(ip("::1")));
+    assert_eq!(mapped.translate_destination(ip("fe80::253")), Err(Refusal::Class));
+    assert_eq!(mapped.visible_client_addr(ip("::1")), ip("fe80::254"));
+}
+
 #[test]
 fn client_without_a_visible_address_appears_as_the_mapped_address_or_the_gateway() {
     let plain = host_plan();
