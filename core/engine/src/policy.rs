@@ -110,7 +110,10 @@ impl Policy {
             _ if is_metadata && self.metadata => {}
             // No network of the host has such an address.
             IpAddr::V4(v4) if is_mapped && is_link_local_unicast(v4) && !is_metadata => {}
-            IpAddr::V6(v6) if is_mapped && v6.is_unicast_link_local() => {}
+            // The gateway of a plan of the host's network.
+            IpAddr::V6(v6)
+                if is_mapped && v6.is_unicast_link_local() && self.plan.gateway(written) == Some(written) => {
+            }
             IpAddr::V4(v4) => self.class_v4(v4)?,
             IpAddr::V6(v6) => {
                 self.class_v6(v6)?;

@@ -1,5 +1,6 @@
 //! Parser and watch of the host's resolv.conf(5), and the text of the guest's.
 
+use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

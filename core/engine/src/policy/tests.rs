@@ -1,4 +1,5 @@
 use super::*;
+use crate::address_plan::{Ipv4Plan, Ipv6Plan};
 use crate::test_world::{OWNED, ip, net};
 use proptest::prelude::*;
 
