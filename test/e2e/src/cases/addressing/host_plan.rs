@@ -1,12 +1,15 @@
 //! Plans of unusual networks of the host: point-to-point interfaces, gateways outside of the subnet, several default routes.
 
+use std::process::Command;
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use pontoon_netns::{add_address, ip};
 
 use super::super::expect;
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
-use crate::{guest, server};
+use crate::{guest, process, server};
 
 pub(super) fn cases() -> Vec<Case> {
     let plan = |name: &str, run: fn(&Context) -> Result<()>| {
@@ -58,7 +61,12 @@ fn peer(context: &Context) -> Result<()> {
     ip("tuntap add dev ppp0 mode tun
         link set ppp0 up
         address add 10.6.0.2 peer 10.6.0.1/32 dev ppp0
-        address add fd06::2 peer fd06::1/128 dev ppp0")?;
+        address add fd06::2 peer fd06::1/128 dev ppp0 nodad")?;
+    // The kernel adds the IPv6 route to the peer later.
+    process::wait_until("the host has a route to the peer", Duration::from_secs(5), || {
+        let mut show = Command::new("ip");
+        Ok(!process::output(show.args(["-6", "route", "show", "fd06::1"]))?.is_empty())
+    })?;
     let line = "ip -o addr show dev ppp0 scope global | awk '{print $4}' | tr '\\n' ' '; \
         ip route get 10.6.0.1 | grep -o 'dev [^ ]*' | tr '\\n' ' '; ip -6 route get fd06::1 | grep -o 'dev [^ ]*'";
     expect(
