@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn rendered_file_is_parsed_to_the_same_domains() {
         let text = render(
-            &["10.0.2.3".parse().unwrap(), "fd70:6f6e:746f::3".parse().unwrap()],
+            &["10.0.2.3", "fd70:6f6e:746f::3"],
             &["a.test".into(), "b.test".into()],
         );
         assert_eq!(
@@ -383,6 +383,6 @@ mod tests {
             "nameserver 10.0.2.3\nnameserver fd70:6f6e:746f::3\nsearch a.test b.test\n"
         );
         assert_eq!(parse(&text).search, ["a.test", "b.test"]);
-        assert_eq!(render(&[], &[]), "");
+        assert_eq!(render(&[] as &[IpAddr], &[]), "");
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// What busybox's client passes on: host name, search list (option 119) and classless routes (option 121).
+/// Values that busybox's client passes on: host name, search list (option 119) and classless routes (option 121).
 fn dhcp_options(context: &Context) -> Result<()> {
     let options = [
         "--hostname",
