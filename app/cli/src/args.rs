@@ -238,7 +238,7 @@ pub(crate) struct NetworkArgs {
     #[arg(long, hide_short_help = true, value_name = "ADDR", value_parser = values::mac)]
     pub(crate) gateway_mac: Option<Mac>,
     /// Search domain [default: the host's]
-    #[arg(long, hide_short_help = true, value_name = "DOMAIN", value_parser = values::domain)]
+    #[arg(long, hide_short_help = true, value_name = "DOMAIN", value_parser = values::search_domain)]
     pub(crate) search: Vec<String>,
     /// Wait by event, poll, or hybrid (both)
     #[arg(

@@ -74,6 +74,12 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
     let resolvers = resolvers(&arguments.dns)?;
     let rules = rules(arguments.allow, arguments.deny, arguments.policy.as_deref())?;
     if resolvers == Resolvers::None
+        && let Some(address) = addressing.dns.first()
+    {
+        let wrong = format!("--dns-address {address} is the DNS forwarder's, which --dns none disables");
+        return Err(misused(wrong, "one of them"));
+    }
+    if resolvers == Resolvers::None
         && let Some(rule) = rules
             .iter()
             .find(|rule| matches!(rule.to.target, Target::Name(_)))

@@ -97,7 +97,7 @@ pub(crate) fn mapped_address(text: &str) -> Result<IpAddr, String> {
     Ok(address)
 }
 
-/// An address that one host can have, other than loopback.
+/// An address that a host has on a network: neither loopback, unspecified, multicast, broadcast nor IPv4-mapped.
 pub(crate) fn unicast(text: &str) -> Result<IpAddr, String> {
     let address: IpAddr = text.parse().map_err(|_| "not an address")?;
     let is_unicast = match address {
@@ -107,7 +107,7 @@ pub(crate) fn unicast(text: &str) -> Result<IpAddr, String> {
         }
     };
     if !is_unicast {
-        return Err("an address of this kind cannot be reached by the guest".into());
+        return Err("no host on a network has such an address".into());
     }
     Ok(address)
 }
@@ -132,6 +132,12 @@ pub(crate) fn route(text: &str) -> Result<PlannedRoute, String> {
     let destination: IpNet = destination.parse().map_err(|_| "not CIDR[,GATEWAY]")?;
     if destination != destination.trunc() {
         return Err(format!("not a network (it would be {})", destination.trunc()));
+    }
+    if destination.prefix_len() == 0 {
+        return Err("the default route, which --gateway sets".into());
+    }
+    if unicast(&destination.addr().to_string()).is_err() {
+        return Err("no hosts on a network have such addresses".into());
     }
     if gateway.is_some_and(|gateway| gateway.is_ipv4() != destination.addr().is_ipv4()) {
         return Err("network and gateway are of different families".into());
@@ -158,12 +164,23 @@ pub(crate) fn resolver(text: &str) -> Result<Resolver, String> {
         .map_err(|_| "neither an address nor 'none'".into())
 }
 
+/// A domain name (RFC 1035 section 2.3.4), with or without a dot at its end.
 pub(crate) fn domain(text: &str) -> Result<String, String> {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-    if text.is_empty() || text.len() > 253 || !text.chars().all(fits) {
+    let labels = text.strip_suffix('.').unwrap_or(text);
+    let is_name = labels.len() <= 253 && labels.split('.').all(|label| (1..=63).contains(&label.len()));
+    if !is_name || !text.chars().all(fits) {
         return Err("not a domain name".into());
     }
     Ok(text.to_owned())
+}
+
+/// A domain of a resolver's search list, or the root, which is the list without domains (resolv.conf(5)).
+pub(crate) fn search_domain(text: &str) -> Result<String, String> {
+    match text {
+        "." => Ok(text.to_owned()),
+        name => domain(name),
+    }
 }
 
 pub(crate) fn target(text: &str) -> Result<Target, String> {
@@ -203,16 +220,16 @@ pub(crate) fn mac(text: &str) -> Result<Mac, String> {
 }
 
 pub(crate) fn hostname(text: &str) -> Result<String, String> {
-    // 64 is HOST_NAME_MAX.
-    if text.len() > 64 {
-        return Err("longer than 64 characters".into());
+    // RFC 1035 section 2.3.4; HOST_NAME_MAX is 64.
+    if text.len() > 63 {
+        return Err("longer than 63 characters".into());
     }
     domain(text).map_err(|_| "not a host name".into())
 }
 
 pub(crate) fn outbound(text: &str) -> Result<OutboundSource, String> {
-    match text.parse() {
-        Ok(address) => Ok(OutboundSource::Address(address)),
+    match text.parse::<IpAddr>() {
+        Ok(_) => unicast(text).map(OutboundSource::Address),
         Err(_) => ifname(text)
             .map(OutboundSource::Interface)
             .map_err(|_| "neither an address nor an interface".into()),
@@ -390,12 +407,125 @@ mod tests {
         assert!(matches!(outbound("192.0.2.1"), Ok(OutboundSource::Address(_))));
         assert!(matches!(outbound("eth0"), Ok(OutboundSource::Interface(_))));
         assert!(outbound("a b").is_err());
+        for wrong in [
+            "0.0.0.0",
+            "::",
+            "127.0.0.1",
+            "::1",
+            "224.0.0.1",
+            "ff02::1",
+            "255.255.255.255",
+        ] {
+            assert!(outbound(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]
     fn host_names_and_domains() {
         assert!(hostname("box-1").is_ok() && domain("corp.example").is_ok());
-        assert!(hostname("").is_err() && hostname("a b").is_err() && hostname(&"x".repeat(65)).is_err());
-        assert!(domain("a\nnameserver 1.2.3.4").is_err());
+        let label = "x".repeat(63);
+        let name = [label.as_str(), &label, &label, &label[2..]].join(".");
+        assert_eq!(name.len(), 253);
+        for right in ["a", "a_b.-c", "corp.example.", &label, &name, &format!("{name}.")] {
+            assert!(domain(right).is_ok() && search_domain(right).is_ok(), "{right}");
+        }
+        assert!(hostname(&label).is_ok() && hostname(&name).is_err());
+        for wrong in [
+            "",
+            "..",
+            ".a",
+            "a..b",
+            "a..",
+            "a b",
+            "a\tb",
+            "a\u{7f}",
+            "ä",
+            "a\nnameserver 1.2.3.4",
+            &format!("{label}x.b"),
+            &format!("{name}x"),
+        ] {
+            assert!(domain(wrong).is_err(), "{wrong:?}");
+            assert!(search_domain(wrong).is_err(), "{wrong:?}");
+            assert!(hostname(wrong).is_err(), "{wrong:?}");
+        }
+        // The root is an empty search list, and no name of a host.
+        assert!(search_domain(".").is_ok() && domain(".").is_err() && hostname(".").is_err());
+    }
+
+    #[test]
+    fn addresses_of_a_plan() {
+        for wrong in [
+            "x",
+            "0.0.0.0",
+            "127.0.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "ff02::1",
+            "::ffff:10.0.2.5",
+        ] {
+            assert!(
+                unicast(wrong).is_err() && mapped_address(wrong).is_err(),
+                "{wrong}"
+            );
+            assert!(guest_address(&format!("{wrong}/24")).is_err(), "{wrong}");
+            assert!(route(&format!("192.0.2.0/24,{wrong}")).is_err(), "{wrong}");
+        }
+        for wrong in [
+            "169.254.0.1",
+            "169.254.255.1",
+            "169.254.169.254",
+            "fe80::1",
+            "fd00:ec2::254",
+        ] {
+            assert!(
+                unicast(wrong).is_ok() && mapped_address(wrong).is_err(),
+                "{wrong}"
+            );
+        }
+        for right in [
+            "10.0.0.1/1",
+            "10.0.0.1/30",
+            "10.0.0.1/31",
+            "10.0.0.1/32",
+            "fd00::1/1",
+            "fd00::1/127",
+            "fd00::1/128",
+        ] {
+            assert!(guest_address(right).is_ok(), "{right}");
+        }
+        for wrong in [
+            "10.0.0.1",
+            "10.0.0.1/0",
+            "10.0.0.1/33",
+            "fd00::1/0",
+            "fd00::1/129",
+        ] {
+            assert!(guest_address(wrong).is_err(), "{wrong}");
+        }
+        for right in [
+            "192.0.2.0/24",
+            "192.0.2.1/32,10.0.2.7",
+            "169.254.0.0/16",
+            "2001:db8::/32,fe80::7",
+        ] {
+            assert!(route(right).is_ok(), "{right}");
+        }
+        for wrong in [
+            "",
+            ",",
+            "192.0.2.0/24,",
+            "192.0.2.0",
+            "192.0.2.1/24",
+            "0.0.0.0/0",
+            "::/0,fe80::1",
+            "127.0.0.0/8",
+            "224.0.0.0/4",
+            "ff00::/8",
+            "192.0.2.0/24,fd00::1",
+        ] {
+            assert!(route(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -70,13 +70,20 @@ pub(crate) fn config(
     }
 }
 
-/// Returns the content of the guest's resolv.conf; `None` if the file is not to be changed.
+/// Returns the content of the guest's resolv.conf; `None` if the file is not to be changed. A link-local IPv6 address needs
+/// the name of the guest's interface.
 #[must_use]
-pub(crate) fn resolv_conf(resolvers: &Resolvers, config: &Config) -> Option<String> {
-    (*resolvers != Resolvers::None).then(|| render(&config.plan.dns().collect::<Vec<_>>(), &config.search))
+pub(crate) fn resolv_conf(resolvers: &Resolvers, config: &Config, ifname: &str) -> Option<String> {
+    let servers = config.plan.dns().map(|dns| match dns {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => format!("{v6}%{ifname}"),
+        _ => dns.to_string(),
+    });
+    (*resolvers != Resolvers::None).then(|| render(&servers.collect::<Vec<_>>(), &config.search))
 }
 
-fn host_loopback(loopbacks: &[Loopback], plan: &AddressPlan) -> Vec<IpAddr> {
+/// Returns the addresses that are mapped to the host's loopback.
+#[must_use]
+pub(crate) fn host_loopback(loopbacks: &[Loopback], plan: &AddressPlan) -> Vec<IpAddr> {
     let mut open = Vec::new();
     for loopback in loopbacks {
         match loopback {
@@ -133,6 +140,26 @@ mod tests {
         let open = host_loopback(&[Loopback::Gateway, Loopback::Address(other)], &plan);
         let expected = ["10.0.2.2", "fd70:6f6e:746f::2", "192.0.2.9"];
         assert_eq!(open, expected.map(|address| address.parse::<IpAddr>().unwrap()));
+    }
+
+    #[test]
+    fn link_local_resolver_has_the_interface_as_scope() {
+        let mut plan = AddressPlan::usual(true);
+        for (v4, v6, expected) in [
+            ("10.0.2.3", "fd00::3", "nameserver 10.0.2.3\nnameserver fd00::3\n"),
+            (
+                "169.254.1.1",
+                "fe80::3",
+                "nameserver 169.254.1.1\nnameserver fe80::3%tap0\n",
+            ),
+        ] {
+            plan.v4.as_mut().unwrap().dns = Some(v4.parse().unwrap());
+            plan.v6.as_mut().unwrap().dns = Some(v6.parse().unwrap());
+            let config = Config::new(plan.clone());
+            let text = resolv_conf(&Resolvers::Host, &config, "tap0");
+            assert_eq!(text.as_deref(), Some(expected));
+            assert_eq!(resolv_conf(&Resolvers::None, &config, "tap0"), None);
+        }
     }
 
     #[test]

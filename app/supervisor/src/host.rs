@@ -38,7 +38,15 @@ pub(crate) fn source_addresses() -> [Option<IpAddr>; 2] {
         Ipv4Addr::new(192, 0, 2, 1).into(),
         Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
     ]
-    .map(|destination| toward(destination).ok())
+    .map(|destination| toward(destination).ok().filter(is_of_network))
+}
+
+/// Returns false for the addresses that the kernel selects if the host has no IPv6 address of a network.
+fn is_of_network(source: &IpAddr) -> bool {
+    match source {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(v6) => !v6.is_unicast_link_local() && !v6.is_loopback(),
+    }
 }
 
 /// Limit on concurrent flows of all workers together.

@@ -425,7 +425,7 @@ impl<'a> GuestPlan<'a> {
             } => {
                 let plan = init::InitConfig {
                     tap: link.tap(),
-                    resolv_conf: config::resolv_conf(&link.options.resolvers, link.config),
+                    resolv_conf: config::resolv_conf(&link.options.resolvers, link.config, &link.ifname),
                     hostname: hostname.clone(),
                     argv: argv.to_vec(),
                     descriptors: link.descriptors,
@@ -490,6 +490,8 @@ impl HostState {
         let (watch, network) = AddressWatch::start().context("cannot read the host's addresses")?;
         let mut netlink = Netlink::open().context("cannot open a netlink socket")?;
         let chosen = address_plan::choose(&options.addressing, &network, &mut netlink)?;
+        let loopback = config::host_loopback(&options.host_loopback, &chosen.plan);
+        address_plan::mappings(&chosen.plan, &loopback, &options.map_host)?;
         let (resolv, resolvers) = match &options.resolvers {
             Resolvers::Host => {
                 let (watch, resolv) = ResolvWatch::start(files);

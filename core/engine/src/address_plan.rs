@@ -210,20 +210,49 @@ impl AddressPlan {
         }
     }
 
+    /// Returns true if one of the guest's subnets contains `address`.
+    #[must_use]
+    pub fn has_neighbour(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(v4) => {
+                let own = self.v4.as_ref();
+                own.is_some_and(|own| own.addresses().any(|net| net.contains(&v4)))
+            }
+            // Each interface has a link-local subnet.
+            IpAddr::V6(v6) => {
+                let own = self.v6.as_ref();
+                own.is_some_and(|own| {
+                    v6.is_unicast_link_local() || own.addresses().any(|net| net.contains(&v6))
+                })
+            }
+        }
+    }
+
+    /// Returns true if no host can have `address`: it is the network or broadcast address of one of the guest's IPv4
+    /// subnets, or the subnet-router anycast address of an IPv6 subnet (RFC 4291 section 2.6.1). Subnets of two addresses
+    /// and of one have none of these (RFC 3021, RFC 6164).
+    #[must_use]
+    pub fn is_subnet_wide(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(v4) => {
+                let is_wide =
+                    |net: Ipv4Net| net.prefix_len() < 31 && [net.network(), net.broadcast()].contains(&v4);
+                self.v4.iter().flat_map(Ipv4Plan::addresses).any(is_wide)
+            }
+            IpAddr::V6(v6) => {
+                let is_wide = |net: Ipv6Net| net.prefix_len() < 127 && net.network() == v6;
+                self.v6.iter().flat_map(Ipv6Plan::addresses).any(is_wide)
+            }
+        }
+    }
+
     /// Returns true if `address` belongs to the guest's link alone: it is the guest's or the router's, or in a private plan the
     /// DNS forwarder's or one of a subnet.
     #[must_use]
     pub fn is_link_only(&self, address: IpAddr) -> bool {
-        let in_subnet = match (self.extent, address) {
-            (SubnetExtent::HostNetwork, _) => self.is_guest(address),
-            (SubnetExtent::Link, IpAddr::V4(v4)) => {
-                let own = self.v4.as_ref();
-                own.is_some_and(|own| own.addresses().any(|net| net.contains(&v4)))
-            }
-            (SubnetExtent::Link, IpAddr::V6(v6)) => {
-                let own = self.v6.as_ref();
-                own.is_some_and(|own| own.addresses().any(|net| net.contains(&v6)))
-            }
+        let in_subnet = match self.extent {
+            SubnetExtent::HostNetwork => self.is_guest(address),
+            SubnetExtent::Link => self.has_neighbour(address),
         };
         let is_dns = self.extent == SubnetExtent::Link && self.is_dns(address);
         in_subnet || is_dns || self.is_router(address)

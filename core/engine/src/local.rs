@@ -46,7 +46,7 @@ pub fn handle<T: Transmit>(
             Handled::Yes
         }
         (to, Transport::Icmp(icmp)) if echo::is_request(ip, icmp) && echo::answers(net, to) => {
-            if net.admits_answer() {
+            if !net.config.disabled.contains(LinkService::Icmp) && net.admits_answer() {
                 echo::handle(frame, ip, icmp, net, link);
             }
             Handled::Yes

@@ -9,10 +9,9 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use arrayvec::ArrayVec;
-use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::Instant;
-use crate::address_plan::{AddressPlan, Ipv4Plan, Ipv6Plan, SubnetExtent};
+use crate::address_plan::{AddressPlan, SubnetExtent};
 use crate::config::Protocol;
 use crate::egress::{Decision, Destination, Egress, EgressProtocol};
 
@@ -143,6 +142,10 @@ impl Policy {
             _ if is_metadata && self.metadata => {}
             // No network of the host has such an address.
             IpAddr::V4(v4) if is_mapped && is_link_local_unicast(v4) && !is_metadata => {}
+            // The gateway of a plan of the host's network.
+            IpAddr::V6(v6)
+                if is_mapped && v6.is_unicast_link_local() && self.plan.gateway(written) == Some(written) => {
+            }
             IpAddr::V4(v4) => self.class_v4(v4)?,
             IpAddr::V6(v6) => {
                 self.class_v6(v6)?;
@@ -228,22 +231,15 @@ impl Policy {
 
     /// Refuses IPv4 addresses that are never reachable (RFC 6890, RFC 1122 section 3.2.1.3).
     fn class_v4(&self, written: Ipv4Addr) -> Result<(), Refusal> {
-        // RFC 3021: a subnet of two addresses has neither a network nor a broadcast address.
-        let is_special = |subnet: Ipv4Net| {
-            subnet.prefix_len() < 31 && (written == subnet.network() || written == subnet.broadcast())
-        };
-        let special = || self.plan.v4.iter().flat_map(Ipv4Plan::addresses).any(is_special);
         match written.octets() {
             [0 | 127, ..] | [169, 254, ..] | [224..=255, ..] => Err(Refusal::Class),
-            _ if special() => Err(Refusal::Class),
+            _ if self.plan.is_subnet_wide(written.into()) => Err(Refusal::Class),
             _ => Ok(()),
         }
     }
 
     /// Refuses IPv6 addresses that are never reachable (RFC 6890, RFC 4291).
     fn class_v6(&self, written: Ipv6Addr) -> Result<(), Refusal> {
-        let is_anycast = |subnet: Ipv6Net| subnet.prefix_len() < 127 && written == subnet.network();
-        let subnet_router_anycast = || self.plan.v6.iter().flat_map(Ipv6Plan::addresses).any(is_anycast);
         match written.segments() {
             // ::, ::1, and the IPv4-compatible, IPv4-mapped (RFC 4291 section 2.5.5) and IPv4-translated (RFC 2765)
             // addresses.
@@ -251,7 +247,7 @@ impl Policy {
                 Err(Refusal::Class)
             }
             [0xfe80..=0xfebf, ..] | [0xff00..=0xffff, ..] => Err(Refusal::Class),
-            _ if subnet_router_anycast() => Err(Refusal::Class),
+            _ if self.plan.is_subnet_wide(written.into()) => Err(Refusal::Class),
             _ => Ok(()),
         }
     }

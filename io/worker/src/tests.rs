@@ -141,11 +141,11 @@ fn restarted_engine_reports_ports_that_it_cannot_take_over() {
                     let socket = std::net::UdpSocket::bind(("127.0.0.1", host)).unwrap();
                     socket.set_nonblocking(true).unwrap();
                     setup.published.push(socket.into());
-                    setup.config.published.push(Published {
-                        protocol: Protocol::Udp,
-                        host: ([127, 0, 0, 1], host).into(),
-                        guest_port: 5000,
-                    });
+                    let host = ([127, 0, 0, 1], host).into();
+                    setup
+                        .config
+                        .published
+                        .push(Published::new(Protocol::Udp, host, 5000));
                 }
                 let engine = spawn(setup, tap(1), ours);
                 if !restarted {

@@ -150,15 +150,28 @@ impl TapGuest {
 
     /// Configures an IPv4 address by busybox's DHCP client. Returns the output of its script.
     pub(crate) fn dhcp4(&self) -> Result<String> {
+        let text = self.udhcpc(&[])?;
+        let line = text.lines().find(|line| line.starts_with("dhcp4 "));
+        Ok(line.context("the DHCP client has printed no lease")?.to_string())
+    }
+
+    /// Configures an IPv4 address likewise. Returns the host name, search list and classless routes that busybox's DHCP client gets.
+    pub(crate) fn dhcp4_options(&self) -> Result<String> {
+        let text = self.udhcpc(&["-O", "hostname", "-O", "search", "-O", "staticroutes"])?;
+        let line = text.lines().find_map(|line| line.strip_prefix("options4 "));
+        Ok(line
+            .context("the DHCP client has printed no options")?
+            .to_string())
+    }
+
+    fn udhcpc(&self, options: &[&str]) -> Result<String> {
         let script = script("udhcpc", UDHCPC)?;
-        let text = self.namespace.enter(|| {
+        self.namespace.enter(|| {
             let client = [
                 "udhcpc", "-i", "eth0", "-n", "-q", "-f", "-t", "10", "-T", "1", "-O", "mtu", "-s",
             ];
-            process::output(Command::new("busybox").args(client).arg(&script))
-        })?;
-        let line = text.lines().find(|line| line.starts_with("dhcp4 "));
-        Ok(line.context("the DHCP client has printed no lease")?.to_string())
+            process::output(Command::new("busybox").args(client).arg(&script).args(options))
+        })
     }
 
     /// Waits for an IPv6 address from a router advertisement.

@@ -167,19 +167,7 @@ fn set_addresses(
 
 /// Returns the way to a gateway from the guest's interface.
 pub(super) fn reach(gateway: IpAddr, plan: &AddressPlan) -> GatewayReach {
-    let in_subnet = match gateway {
-        IpAddr::V4(gateway) => {
-            let own = plan.v4.as_ref();
-            own.is_some_and(|own| own.addresses().any(|net| net.contains(&gateway)))
-        }
-        // Each interface has a link-local subnet.
-        IpAddr::V6(gateway) => {
-            let own = plan.v6.as_ref();
-            gateway.is_unicast_link_local()
-                || own.is_some_and(|own| own.addresses().any(|net| net.contains(&gateway)))
-        }
-    };
-    if in_subnet {
+    if plan.has_neighbour(gateway) {
         GatewayReach::Subnet
     } else {
         GatewayReach::OnLink

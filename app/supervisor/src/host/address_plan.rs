@@ -1,9 +1,11 @@
 //! The guest's address plan, from the options and the host's network.
 
+mod check;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use pontoon_engine::address_plan::{AddressPlan, Ipv4Plan, Ipv6Plan, SubnetExtent};
+use pontoon_engine::address_plan::{AddressPlan, Ipv4Plan, Ipv6Plan, PlannedRoute, SubnetExtent};
 use pontoon_process::error::Error;
 use pontoon_process::netlink::Netlink;
 
@@ -11,6 +13,8 @@ use super::interface::{HostInterface, NextHop};
 use super::network::HostNetwork;
 use super::subnets;
 use crate::options::{AddressSource, Addressing, Ipv4, Ipv6};
+
+pub(crate) use check::mappings;
 
 /// An address plan, and the properties of the guest's interface that follow from its source.
 #[derive(Clone, Debug)]
@@ -27,6 +31,9 @@ const ENGINE_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 2, 1);
 /// The DNS forwarder of a guest whose IPv6 gateway is link-local: a local address (RFC 4193) that the guest reaches by its
 /// default route.
 const ENGINE_V6: Ipv6Addr = Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 3);
+
+/// The engine's link-local address if the guest has the usual one.
+const OTHER_ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 /// Returns the plan that `options` ask for.
 ///
@@ -45,7 +52,9 @@ pub(crate) fn choose(
         }
     };
     apply(options, &mut plan)?;
-    check(&plan, options)?;
+    check::options(options)?;
+    check::plan(&plan, options)?;
+    add_dns_routes(&mut plan);
     Ok(ChosenPlan { plan, interface })
 }
 
@@ -102,33 +111,60 @@ fn first<T>(addresses: &[IpNet], of_family: impl Fn(IpNet) -> Option<T>) -> Opti
 }
 
 /// Returns the IPv4 side of a plan for a guest with this address: the gateway and the DNS forwarder have the numbers 2 and 3
-/// in its subnet, or 1 in place of that which the guest has. A subnet with fewer addresses has no DNS forwarder, and its
-/// gateway is link-local.
+/// in its subnet, or 1 in place of that which the guest has. Beside a subnet with fewer addresses or a link-local one, they
+/// share a link-local address.
 fn around_v4(address: Ipv4Net) -> Ipv4Plan {
     let nth = |n: u32| Ipv4Addr::from_bits(address.network().to_bits() + n);
     let other_than = |n: u32| if nth(n) == address.addr() { nth(1) } else { nth(n) };
-    let has_room = address.prefix_len() <= 29;
+    let has_room = address.prefix_len() <= 29 && !address.addr().is_link_local();
     Ipv4Plan {
         address,
         additional: Vec::new(),
         gateway: if has_room { other_than(2) } else { ENGINE_V4 },
         default_route: true,
-        dns: has_room.then(|| other_than(3)),
+        dns: Some(if has_room { other_than(3) } else { ENGINE_V4 }),
     }
 }
 
-/// As [`around_v4`], for IPv6.
+/// As [`around_v4`], for IPv6, with a DNS forwarder outside of the guest's subnets.
 fn around_v6(address: Ipv6Net, default_route: bool) -> Ipv6Plan {
     let nth = |n: u128| Ipv6Addr::from_bits(address.network().to_bits() + n);
     let other_than = |n: u128| if nth(n) == address.addr() { nth(1) } else { nth(n) };
-    let has_room = address.prefix_len() <= 125;
+    let has_room = address.prefix_len() <= 125 && !address.addr().is_unicast_link_local();
+    let router = match address.addr() {
+        Ipv6Plan::ROUTER => OTHER_ROUTER,
+        _ => Ipv6Plan::ROUTER,
+    };
     Ipv6Plan {
         address,
         additional: Vec::new(),
-        gateway: if has_room { other_than(2) } else { Ipv6Plan::ROUTER },
-        router: Ipv6Plan::ROUTER,
+        gateway: if has_room { other_than(2) } else { router },
+        router,
         default_route,
-        dns: has_room.then(|| other_than(3)),
+        dns: Some(if has_room { other_than(3) } else { ENGINE_V6 }),
+    }
+}
+
+/// Adds a route to each DNS forwarder that no subnet and no other route of the guest contains.
+fn add_dns_routes(plan: &mut AddressPlan) {
+    let v4 = plan
+        .v4
+        .iter()
+        .map(|own| (own.default_route, own.dns.map(IpAddr::V4)));
+    let v6 = plan
+        .v6
+        .iter()
+        .map(|own| (own.default_route, own.dns.map(IpAddr::V6)));
+    let without_default = v4.chain(v6).filter(|(default_route, _)| !default_route);
+    let servers: Vec<IpAddr> = without_default.filter_map(|(_, dns)| dns).collect();
+    for dns in servers {
+        let is_routed = plan.routes.iter().any(|route| route.destination.contains(&dns));
+        if !is_routed && !plan.has_neighbour(dns) {
+            plan.routes.push(PlannedRoute {
+                destination: IpNet::from(dns),
+                gateway: None,
+            });
+        }
     }
 }
 
@@ -249,60 +285,12 @@ fn apply(options: &Addressing, plan: &mut AddressPlan) -> Result<(), Error> {
         if !exists {
             return Err(absent("route", &route.destination));
         }
+        // The option replaces a route of the host's interface.
+        plan.routes.retain(|other| other.destination != route.destination);
         plan.routes.push(*route);
     }
     Ok(())
 }
-
-/// Checks that no address of the plan has two owners.
-fn check(plan: &AddressPlan, options: &Addressing) -> Result<(), Error> {
-    let wrong = |text: String| Error::new(text).with_status(2);
-    if plan.v4.is_none() && plan.v6.is_none() {
-        return Err(match &options.source {
-            AddressSource::Private => wrong("the guest has neither IPv4 nor IPv6".to_owned()),
-            AddressSource::Host(_) => {
-                Error::new("the host's interface has no address of a family that the guest has")
-                    .advise("--addressing host:IFACE, or --addressing private")
-            }
-        });
-    }
-    if plan
-        .v4
-        .as_ref()
-        .is_some_and(|v4| v4.additional.len() >= MOST_ADDRESSES)
-        || plan
-            .v6
-            .as_ref()
-            .is_some_and(|v6| v6.additional.len() >= MOST_ADDRESSES)
-    {
-        return Err(wrong(format!(
-            "the guest has more than {MOST_ADDRESSES} addresses of a family"
-        )));
-    }
-    let gateways = [
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    ];
-    for gateway in gateways.into_iter().filter_map(|like| plan.gateway(like)) {
-        if plan.is_guest(gateway) {
-            return Err(
-                wrong(format!("{gateway} is the guest's address and the gateway's")).advise("--gateway ADDR"),
-            );
-        }
-    }
-    for dns in plan.dns() {
-        if plan.is_guest(dns) {
-            return Err(
-                wrong(format!("{dns} is the guest's address and the DNS forwarder's"))
-                    .advise("--dns-address ADDR"),
-            );
-        }
-    }
-    Ok(())
-}
-
-/// The limit on addresses of the guest in each family.
-const MOST_ADDRESSES: usize = 32;
 
 #[cfg(test)]
 mod tests;

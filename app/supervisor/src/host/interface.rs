@@ -29,7 +29,7 @@ pub(crate) struct HostInterface {
     pub(crate) gateway_v4: Option<NextHop>,
     /// The next hop of its IPv6 default route.
     pub(crate) gateway_v6: Option<NextHop>,
-    /// Its other routes in the main table, without those that the kernel derives from addresses.
+    /// Its other routes in the main table, without those that the kernel derives from these addresses.
     pub(crate) routes: Vec<PlannedRoute>,
 }
 
@@ -82,11 +82,11 @@ impl HostInterface {
                 })?,
         };
         let mut interface = Self::of_link(link);
-        interface.add_routes(&routes, link.header.index);
         let addresses = netlink
             .dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))
             .context(failed)?;
         interface.add_addresses(&addresses, link.header.index);
+        interface.add_routes(&routes, link.header.index);
         Ok(interface)
     }
 
@@ -102,13 +102,24 @@ impl HostInterface {
         }
     }
 
+    /// Adds the routes through the interface with that index, which are sorted by metric; of several to one destination, the
+    /// first. The guest's kernel derives the routes to the subnets of its addresses again, but not one to the peer of an
+    /// address, which the guest's address does not have.
     fn add_routes(&mut self, routes: &[Route], index: u32) {
+        let v4 = self.v4.iter().map(|net| IpNet::V4(net.trunc()));
+        let subnets: Vec<IpNet> = v4
+            .chain(self.v6.iter().map(|net| IpNet::V6(net.trunc())))
+            .collect();
         for route in routes.iter().filter(|route| route.interface == index) {
             if route.destination.prefix_len() > 0 {
-                self.routes.extend((!route.derived).then_some(PlannedRoute {
-                    destination: route.destination,
-                    gateway: route.gateway,
-                }));
+                let is_derived = route.derived && subnets.contains(&route.destination);
+                let mut earlier = self.routes.iter();
+                if !is_derived && earlier.all(|other| other.destination != route.destination) {
+                    self.routes.push(PlannedRoute {
+                        destination: route.destination,
+                        gateway: route.gateway,
+                    });
+                }
                 continue;
             }
             let hop = route.gateway.map_or(NextHop::Interface, NextHop::Gateway);
@@ -133,6 +144,8 @@ impl HostInterface {
                 continue;
             };
             match address {
+                // The prefix length is the peer's, if there is a peer.
+                IpNet::V4(net) if has_peer(message) => self.v4.push(net.addr().into()),
                 IpNet::V4(net) => self.v4.push(net),
                 IpNet::V6(net) if is_stable(message) => self.v6.push(net),
                 IpNet::V6(net) => later.push(net),
@@ -140,6 +153,20 @@ impl HostInterface {
         }
         self.v6.extend(later);
     }
+}
+
+/// Returns true if the address is that of one end of a link, whose other end has an address, too.
+fn has_peer(message: &AddressMessage) -> bool {
+    let find = |of: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(of);
+    let own = find(|attribute| match attribute {
+        AddressAttribute::Local(own) => Some(*own),
+        _ => None,
+    });
+    let peer = find(|attribute| match attribute {
+        AddressAttribute::Address(peer) => Some(*peer),
+        _ => None,
+    });
+    own.is_some() && own != peer
 }
 
 /// Returns true if an IPv6 address is permanent and preferred: neither temporary (RFC 8981) nor deprecated nor tentative.

@@ -1,5 +1,6 @@
 //! Parser and watch of the host's resolv.conf(5), and the text of the guest's.
 
+use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -76,7 +77,7 @@ fn interface_index(name: &str) -> Option<u32> {
 
 /// Returns the content of a resolv.conf for the guest.
 #[must_use]
-pub(crate) fn render(servers: &[IpAddr], search: &[String]) -> String {
+pub(crate) fn render(servers: &[impl Display], search: &[String]) -> String {
     let mut text: String = servers
         .iter()
         .map(|server| format!("nameserver {server}\n"))
@@ -374,7 +375,7 @@ mod tests {
     #[test]
     fn rendered_file_is_parsed_to_the_same_domains() {
         let text = render(
-            &["10.0.2.3".parse().unwrap(), "fd70:6f6e:746f::3".parse().unwrap()],
+            &["10.0.2.3", "fd70:6f6e:746f::3"],
             &["a.test".into(), "b.test".into()],
         );
         assert_eq!(
@@ -382,6 +383,6 @@ mod tests {
             "nameserver 10.0.2.3\nnameserver fd70:6f6e:746f::3\nsearch a.test b.test\n"
         );
         assert_eq!(parse(&text).search, ["a.test", "b.test"]);
-        assert_eq!(render(&[], &[]), "");
+        assert_eq!(render(&[] as &[IpAddr], &[]), "");
     }
 }

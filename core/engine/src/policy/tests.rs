@@ -1,4 +1,5 @@
 use super::*;
+use crate::address_plan::{Ipv4Plan, Ipv6Plan};
 use crate::test_world::{OWNED, ip, net};
 use proptest::prelude::*;
 
@@ -231,6 +232,18 @@ fn subnets_of_the_host_are_forwarded_in_its_plan() {
         let expected = expected.map(ip);
         assert_eq!(policy.translate_destination(ip(written)), expected, "{written}");
     }
+}
+
+/// The usual gateway of an IPv6 network is link-local, and can stand for the host's loopback.
+#[test]
+fn mapped_gateway_may_be_link_local() {
+    let mapped = Policy {
+        host_loopback: ["192.168.7.254", "fe80::254"].map(ip).to_vec(),
+        ..host_plan()
+    };
+    assert_eq!(mapped.translate_destination(ip("fe80::254")), Ok(ip("::1")));
+    assert_eq!(mapped.translate_destination(ip("fe80::253")), Err(Refusal::Class));
+    assert_eq!(mapped.visible_client_addr(ip("::1")), ip("fe80::254"));
 }
 
 #[test]

@@ -1,13 +1,17 @@
 //! Address plans: the addresses, routes and names that a guest gets, and the addresses by which clients appear to it.
 
-use std::net::{IpAddr, SocketAddr};
+mod changes;
+mod clients;
+mod host_plan;
+mod options;
+
+use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, ensure};
 use pontoon_netns::{add_address, ip, sysctl};
 
 use super::{expect, tcp_server};
 use crate::case::{Case, Context, Family};
-use crate::guest::tcp;
 use crate::network::Network;
 use crate::process;
 use crate::server;
@@ -21,13 +25,10 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("addressing.invalid-options", 20, invalid_options),
     ];
     cases.extend(Case::both("addressing.mapped-host", 20, mapped_host));
-    for plan in &PLANS {
-        cases.extend(Case::both(
-            &format!("addressing.clients-of-plan-{}", plan.name),
-            30,
-            move |context, family| clients(context, family, plan),
-        ));
-    }
+    cases.extend(clients::cases());
+    cases.extend(host_plan::cases());
+    cases.extend(changes::cases());
+    cases.extend(options::cases());
     cases.into_iter().map(Case::pontoon_only).collect()
 }
 
@@ -158,6 +159,54 @@ fn invalid_options(context: &Context) -> Result<()> {
             &["--no-ipv4", "--no-ipv6"],
             "error: the guest has neither IPv4 nor IPv6",
         ),
+        (
+            &["--address", "10.9.0.255/24"],
+            "error: --address 10.9.0.255 is the network or broadcast address of the guest's subnet (try: another \
+             address of 10.9.0.0/24)",
+        ),
+        (
+            &["--address", "10.9.0.5/24", "--address", "10.9.0.5/24"],
+            "error: --address 10.9.0.5 is given twice (try: one of them)",
+        ),
+        (
+            &["--ipv4", "10.8.0.0/24", "--address", "10.9.0.5/24"],
+            "error: --ipv4 10.8.0.0/24 and --address 10.9.0.5/24 exclude each other (try: one of them)",
+        ),
+        (
+            &["--map-host", "10.0.2.15"],
+            "error: 10.0.2.15 is the guest's address and that of --map-host",
+        ),
+        (
+            &["--host-loopback", "--map-host", "10.0.2.2"],
+            "error: --host-loopback and --map-host both map 10.0.2.2 (try: another address)",
+        ),
+        (
+            &["--no-ipv6", "--map-host", "fd00:1::2"],
+            "error: --map-host fd00:1::2: the guest has no IPv6",
+        ),
+        (
+            &["--dns", "none", "--dns-address", "10.0.2.9"],
+            "error: --dns-address 10.0.2.9 is the DNS forwarder's, which --dns none disables (try: one of them)",
+        ),
+        (
+            &["--route", "0.0.0.0/0,10.0.2.7"],
+            "error: invalid value '0.0.0.0/0,10.0.2.7' for '--route <ROUTE>': the default route, which --gateway sets \
+             (try: pontoon run --help)",
+        ),
+        (
+            &["--fqdn", "box..example"],
+            "error: invalid value 'box..example' for '--fqdn <NAME>': not a domain name (try: pontoon run --help)",
+        ),
+        (
+            &["--mac", "03:00:00:00:00:01"],
+            "error: invalid value '03:00:00:00:00:01' for '--mac <ADDR>': not a unicast address (try: pontoon run \
+             --help)",
+        ),
+        (
+            &["--outbound", "0.0.0.0"],
+            "error: invalid value '0.0.0.0' for '--outbound <ADDR|IFACE>': no host on a network has such an address \
+             (try: pontoon run --help)",
+        ),
     ] {
         let refused = network.run().options(options).command(["true"]).output()?;
         let written = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -208,85 +257,4 @@ fn mapped_host(context: &Context, family: Family) -> Result<()> {
         || Ok(running.ask(&format!("{fetch} 2>/dev/null || echo no"))?.trim() == "ok"),
     )?;
     Ok(())
-}
-
-/// An address plan, and the addresses by which clients appear in it: a client on the host's loopback, on the host's own
-/// address, on a host of the same network, and behind a router. `host` and `gateway` stand for these addresses.
-struct ClientTable {
-    name: &'static str,
-    options: &'static [&'static str],
-    /// For IPv4 and IPv6.
-    loopback: [&'static str; 2],
-    own: [&'static str; 2],
-}
-
-const PLANS: [ClientTable; 4] = [
-    ClientTable {
-        name: "private",
-        options: &[],
-        loopback: ["10.0.2.2", "fd70:6f6e:746f::2"],
-        own: ["host", "host"],
-    },
-    ClientTable {
-        name: "private-mapped",
-        options: &[
-            "--host-loopback=10.0.2.9",
-            "--host-loopback=fd70:6f6e:746f::9",
-            "--map-host=169.254.1.2",
-            "--map-host=fd00:1::2",
-        ],
-        loopback: ["10.0.2.9", "fd70:6f6e:746f::9"],
-        own: ["169.254.1.2", "fd00:1::2"],
-    },
-    ClientTable {
-        name: "host",
-        options: &["--addressing", "host"],
-        loopback: ["gateway", "gateway"],
-        own: ["gateway", "gateway"],
-    },
-    ClientTable {
-        name: "host-mapped",
-        options: &[
-            "--addressing",
-            "host",
-            "--map-host=169.254.1.2",
-            "--map-host=fd00:1::2",
-        ],
-        loopback: ["gateway", "gateway"],
-        own: ["169.254.1.2", "fd00:1::2"],
-    },
-];
-
-/// The rows of docs/addressing.md: a TCP client in each place asks the guest's server for the address that it sees.
-fn clients(context: &Context, family: Family, plan: &ClientTable) -> Result<()> {
-    let network = Network::with_routers(context, 1)?;
-    let own = network.host_address(family);
-    let gateway: IpAddr = family.pick([198, 51, 100, 2].into(), "2001:db8:1::2".parse()?);
-    let inside = SocketAddr::new(family.unspecified(), 80);
-    let _guest = network
-        .run()
-        .options(plan.options)
-        .options(["--publish", "8080:80"])
-        .guest(["serve", &format!("tcp:{inside}")])
-        .spawn()?
-        .listening()?;
-    let named = |text: &str| match text {
-        "host" => own.to_string(),
-        "gateway" => gateway.to_string(),
-        address => address.to_owned(),
-    };
-    let row = usize::from(family == Family::V6);
-    let published = |address: IpAddr| SocketAddr::new(address, 8080);
-    let seen = tcp::command(published(family.loopback()), &["peer"])?;
-    expect(&seen, &named(plan.loopback[row])).context("client on the loopback")?;
-    let seen = tcp::command(published(own), &["peer"])?;
-    expect(&seen, &named(plan.own[row])).context("client on the host's address")?;
-    let seen = network
-        .neighbour()
-        .enter(|| tcp::command(published(own), &["peer"]))?;
-    expect(&seen, &gateway.to_string()).context("client on the same network")?;
-    let seen = network
-        .server()
-        .enter(|| tcp::command(published(own), &["peer"]))?;
-    expect(&seen, &network.server_address(family).to_string()).context("client behind a router")
 }

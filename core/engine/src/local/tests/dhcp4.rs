@@ -1,4 +1,6 @@
 use super::*;
+use crate::address_plan::PlannedRoute;
+use crate::config::LinkService;
 
 /// Returns a DHCP message of a client with these options.
 pub(super) fn with_options(options: &[u8]) -> Vec<u8> {
@@ -23,8 +25,13 @@ struct Reply {
 
 #[track_caller]
 fn reply(frame: &[u8]) -> Reply {
+    reply_from("10.0.2.2", frame)
+}
+
+#[track_caller]
+fn reply_from(gateway: &str, frame: &[u8]) -> Reply {
     let (source, to, _, datagram) = open(frame);
-    assert_eq!(source, ip("10.0.2.2"));
+    assert_eq!(source, ip(gateway));
     assert_eq!(datagram[..4], [0, 67, 0, 68]);
     let message = &datagram[8..];
     assert!((300..=548).contains(&message.len()), "{} bytes", message.len());
@@ -176,4 +183,97 @@ fn unconfigured_options_are_omitted() {
     let mut expected = lease(2);
     expected.retain(|(code, _)| ![6, 12, 119].contains(code));
     assert_eq!(offer.options, expected);
+}
+
+/// Returns the value of an option in the offer to a client.
+#[track_caller]
+fn offered(net: &mut Net, code: u8) -> Option<Vec<u8>> {
+    let gateway = net.config.plan.v4.as_ref().unwrap().gateway.to_string();
+    let answer = give(net, &broadcast(&with_options(&[53, 1, 1, 255]))).answer();
+    let mut options = reply_from(&gateway, &answer).options.into_iter();
+    options.find(|(other, _)| *other == code).map(|(_, value)| value)
+}
+
+fn route(destination: &str, gateway: Option<&str>) -> PlannedRoute {
+    PlannedRoute {
+        destination: destination.parse().unwrap(),
+        gateway: gateway.map(ip),
+    }
+}
+
+/// RFC 3442: the default route is the first, and a gateway outside of the subnet is preceded by a route to it on the link.
+#[test]
+fn routes_are_offered_as_classless_routes() {
+    let mut net = net();
+    assert_eq!(offered(&mut net, 121), None);
+    net.config.plan.routes = vec![
+        route("192.0.2.0/24", Some("10.0.2.7")),
+        route("2001:db8::/32", Some("fe80::7")),
+        route("198.51.100.128/25", None),
+        route("203.0.113.9/32", Some("172.16.0.1")),
+        route("192.0.0.0/3", Some("10.0.2.8")),
+    ];
+    let routes = [
+        &[24, 192, 0, 2, 10, 0, 2, 7][..],
+        &[25, 198, 51, 100, 128, 0, 0, 0, 0],
+        &[32, 172, 16, 0, 1, 0, 0, 0, 0],
+        &[32, 203, 0, 113, 9, 172, 16, 0, 1],
+        &[3, 192, 10, 0, 2, 8],
+    ]
+    .concat();
+    let default = [0, 10, 0, 2, 2];
+    assert_eq!(offered(&mut net, 121), Some([&default[..], &routes].concat()));
+    assert_eq!(offered(&mut net, 3), Some(vec![10, 0, 2, 2]));
+    net.config.plan.v4.as_mut().unwrap().default_route = false;
+    assert_eq!(offered(&mut net, 121), Some(routes));
+    assert_eq!(offered(&mut net, 3), None);
+}
+
+#[test]
+fn gateway_outside_of_the_subnet_is_preceded_by_a_route_to_it() {
+    let mut net = net();
+    let own = net.config.plan.v4.as_mut().unwrap();
+    own.address = "10.9.0.9/32".parse().unwrap();
+    own.gateway = "169.254.2.1".parse().unwrap();
+    let expected = [&[32, 169, 254, 2, 1, 0, 0, 0, 0][..], &[0, 169, 254, 2, 1]].concat();
+    assert_eq!(offered(&mut net, 121), Some(expected));
+    assert_eq!(offered(&mut net, 1), Some(vec![255; 4]));
+}
+
+#[test]
+fn classless_routes_end_at_the_first_that_has_no_room() {
+    let mut net = net();
+    net.config.hostname = Some("h".repeat(63));
+    net.config.fqdn = Some(["x".repeat(60).as_str(); 2].join("."));
+    let gateway = Some("10.0.2.7");
+    net.config.plan.routes = (0..40)
+        .map(|n| route(&format!("192.0.{n}.0/24"), gateway))
+        .collect();
+    let routes = offered(&mut net, 121).unwrap();
+    assert_eq!(routes.len() % 8, 5, "whole routes after the default route");
+    assert!(routes.len() > 50, "{}", routes.len());
+    assert!(routes[5..].starts_with(&[24, 192, 0, 0, 10, 0, 2, 7]));
+}
+
+/// RFC 4702 section 2.
+#[test]
+fn name_with_domain_is_offered_as_labels() {
+    let mut net = net();
+    assert_eq!(offered(&mut net, 81), None);
+    for name in ["box.corp.example", "box.corp.example."] {
+        net.config.fqdn = Some(name.to_owned());
+        let expected = b"\x05\xff\xff\x03box\x04corp\x07example\0";
+        assert_eq!(offered(&mut net, 81), Some(expected.to_vec()));
+    }
+}
+
+#[test]
+fn disabled_dhcp_is_silent_for_ipv4_only() {
+    let mut net = net();
+    net.config.disabled = [LinkService::Dhcp].into_iter().collect();
+    give(&mut net, &broadcast(&with_options(&[53, 1, 1, 255]))).silence();
+    let mut request = with_options(&[53, 1, 3, 255]);
+    request[12..16].copy_from_slice(&[10, 0, 2, 15]);
+    give(&mut net, &udp(("10.0.2.15", 68), ("10.0.2.2", 67), &request)).silence();
+    give(&mut net, &dhcp6::information_request()).answer();
 }

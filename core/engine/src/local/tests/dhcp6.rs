@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::LinkService;
 
 const CLIENT: &[u8] = b"\0\x01\0\x03abc";
 const SERVER: &[u8] = b"\0\x02\0\x0a\0\x03\0\x01\x02\0\0\0\0\x01";
@@ -14,6 +15,10 @@ const RAPID: &[u8] = b"\0\x0e\0\0";
 fn message(kind: u8, options: &[&[u8]]) -> Vec<u8> {
     let content = [&[&[kind, 1, 2, 3][..]], options].concat().concat();
     udp(("fe80::15", 546), ("ff02::1:2", 547), &content)
+}
+
+pub(super) fn information_request() -> Vec<u8> {
+    message(11, &[])
 }
 
 #[track_caller]
@@ -111,4 +116,39 @@ fn unconfigured_options_are_omitted() {
     assert_eq!(open(&frame).3[8..], [&[7, 1, 2, 3], SERVER].concat());
     net.config.plan.v6 = None;
     give(&mut net, &message(11, &[])).silence();
+}
+
+/// RFC 4704 section 4: flags, then the name as labels.
+#[test]
+fn name_with_domain_is_returned_as_labels() {
+    let fqdn = b"\0\x27\0\x13\0\x03box\x04corp\x07example\0";
+    for name in ["box.corp.example", "box.corp.example."] {
+        let mut net = net();
+        net.config.fqdn = Some(name.to_owned());
+        for (kind, expected) in [(11, 7), (1, 2)] {
+            let frame = give(&mut net, &message(kind, &[CLIENT])).answer();
+            let reply = &open(&frame).3[8..];
+            assert_eq!(reply[0], expected);
+            assert!(reply.ends_with(fqdn), "{reply:?}");
+        }
+    }
+}
+
+#[test]
+fn disabled_dhcpv6_is_silent_and_leaves_dhcp_and_router_advertisements() {
+    let mut net = net();
+    net.config.disabled = [LinkService::Dhcpv6].into_iter().collect();
+    give(&mut net, &message(11, &[])).silence();
+    give(&mut net, &message(1, &[CLIENT, IA])).silence();
+    let discover = super::dhcp4::with_options(&[53, 1, 1, 255]);
+    give(
+        &mut net,
+        &udp(("0.0.0.0", 68), ("255.255.255.255", 67), &discover),
+    )
+    .answer();
+    give(
+        &mut net,
+        &icmp6("fe80::15", "ff02::2", &[133, 0, 0, 0, 0, 0, 0, 0]),
+    )
+    .answer();
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::LinkService;
 
 #[test]
 fn echo_to_the_gateway_is_answered() {
@@ -68,4 +69,26 @@ fn reply_larger_than_the_mtu_is_fragmented() {
         assert_eq!(whole.len(), len);
         assert_eq!(outcome.moved, [("frames_down", outcome.sent.len() as u64)]);
     }
+}
+
+#[test]
+fn disabled_icmp_does_not_answer_for_the_gateway() {
+    let mut net = net();
+    net.config.disabled = [LinkService::Icmp].into_iter().collect();
+    give(
+        &mut net,
+        &icmp4("10.0.2.15", "10.0.2.2", b"\x08\0\0\0\x12\x34\0\x01hello"),
+    )
+    .silence();
+    give(
+        &mut net,
+        &icmp6("fe80::15", "fe80::2", b"\x80\0\0\0\x12\x34\0\x01hello"),
+    )
+    .silence();
+    // Without neighbour discovery, which is ICMPv6, too, the guest has no IPv6.
+    give(
+        &mut net,
+        &icmp6("fe80::15", "ff02::2", &[133, 0, 0, 0, 0, 0, 0, 0]),
+    )
+    .answer();
 }

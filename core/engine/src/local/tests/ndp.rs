@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::LinkService;
 
 fn solicit(from: &str, to: &str, target: &str) -> Vec<u8> {
     let IpAddr::V6(target) = ip(target) else {
@@ -153,4 +154,17 @@ fn advertisements_and_redirects_of_the_guest_are_dropped() {
         )
         .silence();
     }
+}
+
+#[test]
+fn neighbour_and_router_advertisements_are_disabled_each_alone() {
+    let neighbour = || solicit("fe80::15", "ff02::1:ff00:2", "fe80::2");
+    let router = || icmp6("fe80::15", "ff02::2", &[133, 0, 0, 0, 0, 0, 0, 0]);
+    let mut net = net();
+    net.config.disabled = [LinkService::Ndp].into_iter().collect();
+    give(&mut net, &neighbour()).silence();
+    give(&mut net, &router()).answer();
+    net.config.disabled = [LinkService::RouterAdvertisement].into_iter().collect();
+    give(&mut net, &neighbour()).answer();
+    give(&mut net, &router()).silence();
 }
