@@ -14,7 +14,7 @@
 
 use std::ffi::OsString;
 use std::net::IpAddr;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use ipnet::IpNet;
@@ -79,9 +79,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     output::prepare();
     one_use_each(options)?;
     // SAFETY: this process has opened no descriptor yet, and the options name each number once.
-    let ready = unsafe { ReadyNotifier::take_over(options.ready_fd)? };
-    // SAFETY: as above.
-    let exit = unsafe { take_over_exit(options.exit_fd)? };
+    let [ready, exit] = unsafe { take_over(options)? };
     let mut notifier = ReadyNotifier::new(ready, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
     let offload = tap_offload(options, &disabled);
@@ -106,12 +104,11 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         descriptors,
     );
     let sockets = ports.sockets();
-    let addresses = config.plan.clone();
     let statistics = Statistics::open(options.workers, options.rules.clone())?;
     let mut control = open_control(
         options,
         statistics.clone(),
-        addresses,
+        &config.plan,
         ports,
         forwards,
         set_log_level,
@@ -136,11 +133,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         socket_file: _socket_file,
     } = plan.start(&link)?;
     config.guest_mac = guest_mac;
-    if let Some(control) = control.as_mut()
-        && control.has_file()
-    {
-        control.refuse(guest.pid_namespace()?);
-    }
+    refuse_guest(control.as_mut(), &guest)?;
     let sources = config.host;
     let owned = host.watch.owned().to_vec();
     let setup = engine_setup(options, config, owned, statistics.table(), set_log_level)?;
@@ -233,7 +226,7 @@ fn publish_ports(options: &GuestOptions, host: &HostState) -> Result<Ports, Erro
 fn open_control(
     options: &GuestOptions,
     statistics: Statistics,
-    plan: AddressPlan,
+    plan: &AddressPlan,
     ports: Ports,
     forwards: Forwards,
     set_log_level: fn(LevelFilter),
@@ -245,7 +238,7 @@ fn open_control(
     }
     let served = ControlSetup {
         statistics,
-        plan,
+        plan: plan.clone(),
         forwarder: options.resolvers != Resolvers::None,
         ports,
         forwards,
@@ -324,15 +317,27 @@ fn one_use_each(options: &GuestOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes ownership of the descriptor with the number of `--exit-fd`.
+/// Takes ownership of the descriptors with the numbers of `--ready-fd` and `--exit-fd`.
 ///
 /// # Safety
-/// Same as [`descriptor::take_over`].
-unsafe fn take_over_exit(exit_fd: Option<RawFd>) -> Result<Option<OwnedFd>, Error> {
+/// Same as [`descriptor::take_over`]; the numbers differ.
+unsafe fn take_over(options: &GuestOptions) -> Result<[Option<OwnedFd>; 2], Error> {
     let advice = "N</path/of/a/fifo or a pipe in the shell";
-    // SAFETY: the caller ensures the conditions of `descriptor::take_over`, which are those of this function.
-    let take_over = |number| unsafe { descriptor::take_over(number, "--exit-fd", advice) };
-    exit_fd.map(take_over).transpose()
+    // SAFETY: the caller ensures the conditions of `descriptor::take_over`.
+    let take_over_exit = |number| unsafe { descriptor::take_over(number, "--exit-fd", advice) };
+    // SAFETY: as above.
+    let ready = unsafe { ReadyNotifier::take_over(options.ready_fd)? };
+    Ok([ready, options.exit_fd.map(take_over_exit).transpose()?])
+}
+
+/// Refuses clients of the socket files that are processes of the guest.
+fn refuse_guest(control: Option<&mut Control>, guest: &GuestKind) -> Result<(), Error> {
+    if let Some(control) = control
+        && control.has_file()
+    {
+        control.refuse(guest.pid_namespace()?);
+    }
+    Ok(())
 }
 
 /// Guest that is to be started; the namespace or socket that the options name is open.
