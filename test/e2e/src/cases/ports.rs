@@ -405,7 +405,8 @@ fn refused(context: &Context) -> Result<()> {
     ]);
     let output = vm.output()?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(!output.status.success() && text.lines().count() == 1, "{text}");
+    let errors = text.lines().filter(|line| line.starts_with("error: ")).count();
+    ensure!(!output.status.success() && errors == 1, "{text}");
     ensure!(
         text.contains("cannot be read from the host (try: port numbers)"),
         "{text}"
