@@ -22,6 +22,7 @@ mod load;
 mod log;
 mod pacing;
 mod policy;
+mod ports;
 mod publish;
 mod qemu;
 mod reach;
@@ -76,6 +77,7 @@ pub(crate) fn all() -> Vec<Case> {
         log::cases,
         pacing::cases,
         policy::cases,
+        ports::cases,
         publish::cases,
         qemu::cases,
         reach::cases,

@@ -71,9 +71,9 @@ fn usage_errors_are_one_line() {
         "unexpected argument '--warp' found (try: pontoon run --help)"
     );
     assert_eq!(
-        refused(&["-p", "80"]),
-        "invalid value '80' for '--publish <SPEC>': no guest port: the form is \
-         [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp] (try: pontoon run --help)"
+        refused(&["-p", "127.0.0.1"]),
+        "invalid value '127.0.0.1' for '--publish <SPEC>': no port: the form is \
+         [ADDR:]PORTS[:[TARGET:]PORTS] (try: pontoon run --help)"
     );
     assert_eq!(
         refused(&["--workers", "17"]),

@@ -46,7 +46,7 @@ fn egress_rules_apply_to_forwards() {
 
 #[test]
 fn removed_forward_resets_its_connections() {
-    let to = Ipv4Addr::LOCALHOST.into();
+    let to: IpAddr = Ipv4Addr::LOCALHOST.into();
     let (mut given, syn) = forwarding(to);
     is_answered(&mut given, &syn);
     let IpAddr::V4(gateway) = syn.to.ip() else {
@@ -56,13 +56,18 @@ fn removed_forward_resets_its_connections() {
     given
         .engine
         .remove_forward(&forward, &mut given.link, &mut given.host, START);
+    given.pass(millis(1));
     let reset = take_last(&mut given);
     assert_eq!((reset.from, reset.to), (syn.to, syn.from));
     assert!(reset.flags == RST || reset.flags == RST.and(ACK), "{reset:?}");
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
     given.take();
     is_refused(&mut given, &dial_again(&syn));
-    given.engine.add_forward(forward);
+    // The simulated server of port 80 has had its client.
+    given.engine.add_forward(GuestForward {
+        to: (to, 81).into(),
+        ..forward
+    });
     is_answered(&mut given, &dial_again(&syn));
 }
 
