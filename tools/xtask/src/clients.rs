@@ -13,6 +13,7 @@ mod results;
 mod table;
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -64,7 +65,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
         .collect();
     if arguments.list {
         for case in chosen {
-            println!("{case}");
+            writeln!(std::io::stdout(), "{case}")?;
         }
         return Ok(true);
     }

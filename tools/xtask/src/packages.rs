@@ -99,7 +99,10 @@ pub(crate) fn configure_apt(at: &Path, suite: &str, kinds: &[&str]) -> Result<()
             "{kind} [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian {suite} main\n"
         )
     };
-    std::fs::write(at.join("sources.list"), kinds.iter().map(source).collect::<String>())?;
+    std::fs::write(
+        at.join("sources.list"),
+        kinds.iter().map(source).collect::<String>(),
+    )?;
     let place = at.display();
     let configuration = format!(
         "Dir::Etc::sourcelist \"{place}/sources.list\"; Dir::Etc::sourceparts \"-\"; \

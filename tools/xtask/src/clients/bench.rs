@@ -107,7 +107,9 @@ mod tests {
 
     #[test]
     fn rates_are_grouped_by_stack_and_measurement() {
-        let rates = rates("value ours/up-1500 300\nvalue ours/up-1500 100\ncheck end pass\nvalue ours/up-1500 null\n");
+        let rates = rates(
+            "value ours/up-1500 300\nvalue ours/up-1500 100\ncheck end pass\nvalue ours/up-1500 null\n",
+        );
         assert_eq!(rates[&("ours", "up-1500")], [300, 100, 0]);
         assert_eq!(rates.len(), 1);
     }

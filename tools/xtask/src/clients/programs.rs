@@ -104,9 +104,17 @@ impl Programs {
         fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let directory = directory.canonicalize()?;
         once(&directory, &format!("debian-{SUITE}"), "debian", unpack_packages)?;
-        once(&directory, &format!("source-{SUITE}"), "slirp4netns", unpack_source)?;
+        once(
+            &directory,
+            &format!("source-{SUITE}"),
+            "slirp4netns",
+            unpack_source,
+        )?;
         let go = go()?;
-        for (link, version) in [("rootlesskit-v2", ROOTLESSKIT_V2), ("rootlesskit-v3", ROOTLESSKIT_V3)] {
+        for (link, version) in [
+            ("rootlesskit-v2", ROOTLESSKIT_V2),
+            ("rootlesskit-v3", ROOTLESSKIT_V3),
+        ] {
             let name = format!("rootlesskit-{version}");
             once(&directory, &name, link, |to| {
                 build_rootlesskit(&go, &directory, to, version)
@@ -197,9 +205,7 @@ fn unpack_packages(to: &Path) -> Result<()> {
         done",
         UNPACKED,
     );
-    fetch
-        .env("APT_CONFIG", "apt.conf")
-        .current_dir(to.join("apt"));
+    fetch.env("APT_CONFIG", "apt.conf").current_dir(to.join("apt"));
     succeed("fetch Debian packages", &mut fetch, DOWNLOAD)?;
     fs::remove_dir_all(to.join("apt"))?;
     let mut patch = shell(
@@ -221,9 +227,7 @@ fn unpack_source(to: &Path) -> Result<()> {
         tar --directory .. --strip-components 1 --extract --file slirp4netns_*.orig.tar.*",
         &[],
     );
-    fetch
-        .env("APT_CONFIG", "apt.conf")
-        .current_dir(to.join("apt"));
+    fetch.env("APT_CONFIG", "apt.conf").current_dir(to.join("apt"));
     succeed("fetch the tests of slirp4netns", &mut fetch, DOWNLOAD)?;
     Ok(fs::remove_dir_all(to.join("apt"))?)
 }

@@ -75,9 +75,10 @@ impl Results {
 /// Compares a check of both programs. Returns the description of the difference if the second program is worse.
 pub(crate) fn worse(original: Option<&Outcome>, ours: Option<&Outcome>) -> Option<String> {
     match (original, ours) {
-        (Some(Outcome::Passed | Outcome::Value(_)), Some(Outcome::Failed(reason) | Outcome::Skipped(reason))) => {
-            Some(reason.clone())
-        }
+        (
+            Some(Outcome::Passed | Outcome::Value(_)),
+            Some(Outcome::Failed(reason) | Outcome::Skipped(reason)),
+        ) => Some(reason.clone()),
         (Some(Outcome::Passed | Outcome::Value(_)), None) => Some("not reached".to_owned()),
         (Some(Outcome::Value(original)), Some(Outcome::Value(ours))) if original != ours => {
             Some(format!("'{ours}' instead of '{original}'"))

@@ -60,7 +60,11 @@ pub(crate) fn print(comparisons: &[Comparison<'_>]) -> Result<bool> {
                     writeln!(out, "{}: {check}: skipped: {reason}", comparison.case)?;
                 }
                 (Outcome::Failed(reason), _) => {
-                    writeln!(out, "{}: {check}: fails with the original only: {reason}", comparison.case)?;
+                    writeln!(
+                        out,
+                        "{}: {check}: fails with the original only: {reason}",
+                        comparison.case
+                    )?;
                 }
                 _ => {}
             }

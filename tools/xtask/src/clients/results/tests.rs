@@ -14,8 +14,14 @@ fn lines_of_a_script_become_checks() {
 
 #[test]
 fn repeated_check_has_failed_if_one_of_its_lines_has() {
-    for text in ["check end pass\ncheck end fail late\n", "check end fail late\ncheck end pass\n"] {
-        assert_eq!(Results::parse(text).checks["end"], Outcome::Failed("late".to_owned()));
+    for text in [
+        "check end pass\ncheck end fail late\n",
+        "check end fail late\ncheck end pass\n",
+    ] {
+        assert_eq!(
+            Results::parse(text).checks["end"],
+            Outcome::Failed("late".to_owned())
+        );
     }
 }
 
