@@ -26,7 +26,11 @@ fails() {
 
 # Prints a value that has to be the same with both programs.
 value() {
-    echo "value $1 $(tr '\n' ' ' <<<"$2")" >&3
+    if [ -n "$2" ]; then
+        echo "value $1 $(tr '\n' ' ' <<<"$2")" >&3
+    else
+        echo "check $1 fail no output" >&3
+    fi
 }
 
 note() {

@@ -10,8 +10,13 @@ start() {
     PARENT=$!
     within 15 test -s "$STATE/ready" || { check start false; return 1; }
     CHILD=$(cat "$STATE/child_pid")
-    ENTER=(nsenter --preserve-credentials --user --mount --net --target "$CHILD")
-    [ ! -e "$STATE/netns" ] || ENTER+=(nsenter --net="$STATE/netns")
+    ENTER=(nsenter --preserve-credentials --user --mount --target "$CHILD")
+    if [ -e "$STATE/netns" ]; then
+        # The network namespace of the process is that of one of its threads.
+        ENTER+=(nsenter --net="$STATE/netns")
+    else
+        ENTER+=(--net)
+    fi
     SERVERS=()
 }
 
