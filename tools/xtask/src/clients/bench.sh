@@ -3,6 +3,7 @@
 PATH=$ROOTLESSKIT:$PATH
 ORIGINAL=/run/clients/debian/usr/bin/slirp4netns
 OURS=/run/column/slirp4netns
+IPERF=(timeout $((SECONDS_EACH + 15)) iperf3 --time "$SECONDS_EACH" --json)
 
 # Starts rootlesskit as STACK with OPTIONS.
 stack() {
@@ -21,11 +22,11 @@ enter() {
     nsenter --preserve-credentials --user --mount --net --target "$child" "$@"
 }
 
-# Runs iperf3 with a command prefix, and prints the Mbit/s that the receiver counts.
+# Runs a command with IPERF, and prints the Mbit/s that the receiver counts.
 measure() {
     local name=$1 rate
     shift
-    rate=$(timeout $((SECONDS_EACH + 15)) "$@" --time "$SECONDS_EACH" --json 3>&- | jq '.end.sum_received.bits_per_second / 1e6 | round')
+    rate=$("$@" 3>&- | jq '.end.sum_received.bits_per_second / 1e6 | round')
     echo "value $name ${rate:-0}" >&3
 }
 
@@ -53,8 +54,8 @@ networks() {
         stack pasta --net=pasta --mtu=$mtu || return 0
         for round in $(seq "$ROUNDS"); do
             for name in original ours pasta; do
-                measure "$name/up-$mtu" enter $name iperf3 -c 10.0.2.2
-                measure "$name/down-$mtu" enter $name iperf3 -c 10.0.2.2 --reverse
+                measure "$name/up-$mtu" enter $name "${IPERF[@]}" -c 10.0.2.2
+                measure "$name/down-$mtu" enter $name "${IPERF[@]}" -c 10.0.2.2 --reverse
             done
         done
         finish
@@ -90,8 +91,8 @@ ports() {
         for round in $(seq "$ROUNDS"); do
             for name in original ours pasta; do
                 [ -e /tmp/$name/child_pid ] || continue
-                measure "$name/in-$driver" iperf3 -c 127.0.0.1 -p "$(port $name)"
-                measure "$name/out-$driver" iperf3 -c 127.0.0.1 -p "$(port $name)" --reverse
+                measure "$name/in-$driver" "${IPERF[@]}" -c 127.0.0.1 -p "$(port $name)"
+                measure "$name/out-$driver" "${IPERF[@]}" -c 127.0.0.1 -p "$(port $name)" --reverse
             done
         done
         for server in "${servers[@]}"; do

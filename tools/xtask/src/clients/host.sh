@@ -28,6 +28,9 @@ mount --bind /run/resolv.conf /etc/resolv.conf
 printf '127.0.0.1 localhost\n::1 localhost\n' >/run/hosts
 mount --bind /run/hosts /etc/hosts
 sysctl -q -w net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 net.ipv4.ping_group_range="0 2147483647"
+# rootlesskit's tests publish ports below 1024.
+[ "$name" != unit ] || sysctl -q -w net.ipv4.ip_unprivileged_port_start=0
+
 unshare --net sleep infinity &
 neighbour=$!
 until [ "$(readlink /proc/$neighbour/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do :; done

@@ -309,7 +309,8 @@ scripts() {
             *) check "$name" timeout 200 bash "$script" ;;
         esac
     done
-    rm -rf /tmp/hack
+    # A script that kills rootlesskit leaves its directory.
+    rm -rf /tmp/hack /tmp/rootlesskit*
 }
 
 # Runs the compiled tests of rootlesskit's packages, each test a check. `_` in a program's name is `/` in its package's.
@@ -331,4 +332,5 @@ unit() {
         done </tmp/unit.log
         cat /tmp/unit.log
     done
+    rm -rf /tmp/test-builtin*
 }
