@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::step;
+use crate::{packages, step};
 
 /// A Debian package that depends on the newest kernel of its kind.
 struct DebianPackage {
@@ -79,22 +79,7 @@ fn once(
 /// Downloads `package` into the directory `at`, and unpacks it in `at/unpacked`.
 fn unpack(package: &DebianPackage, at: &Path) -> Result<()> {
     let DebianPackage { name, suite } = package;
-    fs::create_dir_all(at.join("lists/partial"))?;
-    fs::create_dir_all(at.join("cache/archives/partial"))?;
-    fs::write(
-        at.join("sources.list"),
-        format!(
-            "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian {suite} main\n"
-        ),
-    )?;
-    let place = at.display();
-    fs::write(
-        at.join("apt.conf"),
-        format!(
-            "Dir::Etc::sourcelist \"{place}/sources.list\"; Dir::Etc::sourceparts \"-\"; \
-             Dir::State::lists \"{place}/lists\"; Dir::Cache \"{place}/cache\"; APT::Sandbox::User \"root\";"
-        ),
-    )?;
+    packages::configure_apt(at, suite, &["deb"])?;
     let mut fetch = Command::new("sh");
     fetch
         .args([

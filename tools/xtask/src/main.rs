@@ -1,11 +1,12 @@
 //! Tasks of the workspace. `setup` installs the programs that the tests need. `check` runs the quick tests (`rules`
 //! its checks of dependencies, words and references), and `test` all of them. `bench-ab` compares revisions, `kernel`
 //! downloads the kernel of the tests' virtual machines, `fuzz` and `simulate` run for a given time or number of
-//! seeds.
+//! seeds, and `clients` runs other projects' programs with Pontoon in the place of slirp4netns.
 
 mod asan;
 mod bench_ab;
 mod check;
+mod clients;
 mod corpus;
 mod deny;
 mod fuzz;
@@ -34,12 +35,14 @@ fn main() -> ExitCode {
         Some("kernel") if arguments.len() == 1 => kernel::fetch(&target()).map(|()| true),
         Some("bench-ab") if arguments.len() > 1 => bench_ab::run(&arguments[1..]),
         Some("fuzz") => fuzz::run(&arguments[1..]),
+        Some("clients") => clients::run(&arguments[1..]),
         Some("corpus") => corpus::run(&arguments[1..]),
         Some("simulate") => simulate::run(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask setup\n       cargo xtask check\n       cargo xtask rules\n       cargo xtask test\n       cargo xtask kernel\n       {}\n       {}\n       {}\n       {}",
+                "usage: cargo xtask setup\n       cargo xtask check\n       cargo xtask rules\n       cargo xtask test\n       cargo xtask kernel\n       {}\n       {}\n       {}\n       {}\n       {}",
                 bench_ab::USAGE,
+                clients::USAGE,
                 fuzz::USAGE,
                 corpus::USAGE,
                 simulate::USAGE

@@ -9,8 +9,8 @@ use anyhow::{Result, bail};
 
 use crate::step;
 
-/// Pairs of program and Debian package.
-const NEEDED: &[(&str, &str)] = &[
+/// Pairs of program and Debian package: what the tests need.
+pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("bwrap", "bubblewrap"),
     ("busybox", "busybox-static"),
     ("cpio", "cpio"),
@@ -45,13 +45,13 @@ const NEEDED: &[(&str, &str)] = &[
 /// The search path (`PATH`) of the end-to-end tests, the same for every user.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Installs missing packages, and permits all users to open `/dev/net/tun`.
+/// Installs the packages of `needed` whose programs are missing, and permits all users to open `/dev/net/tun`.
 ///
 /// # Errors
 ///
 /// Without root, if anything is missing: the message contains the command that root has to execute.
-pub(crate) fn install() -> Result<()> {
-    let missing = missing();
+pub(crate) fn install(needed: &[(&'static str, &'static str)]) -> Result<()> {
+    let missing = missing(needed);
     if !missing.is_empty() {
         let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
         packages.sort_unstable();
@@ -77,16 +77,38 @@ pub(crate) fn install() -> Result<()> {
     open_tun()
 }
 
-fn missing() -> Vec<(&'static str, &'static str)> {
+fn missing(needed: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
     let found = |program: &str| {
         PATH.split(':')
             .any(|directory| Path::new(directory).join(program).is_file())
     };
-    NEEDED
+    needed
         .iter()
         .copied()
         .filter(|(program, _)| !found(program))
         .collect()
+}
+
+/// Creates the directory `at` with an apt configuration of its own, `apt.conf`, for `kinds` (`deb`, `deb-src`) of
+/// Debian's packages of `suite`. This machine's apt configuration is not changed.
+pub(crate) fn configure_apt(at: &Path, suite: &str, kinds: &[&str]) -> Result<()> {
+    std::fs::create_dir_all(at.join("lists/partial"))?;
+    std::fs::create_dir_all(at.join("cache/archives/partial"))?;
+    let source = |kind: &&str| {
+        format!(
+            "{kind} [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian {suite} main\n"
+        )
+    };
+    std::fs::write(
+        at.join("sources.list"),
+        kinds.iter().map(source).collect::<String>(),
+    )?;
+    let place = at.display();
+    let configuration = format!(
+        "Dir::Etc::sourcelist \"{place}/sources.list\"; Dir::Etc::sourceparts \"-\"; \
+         Dir::State::lists \"{place}/lists\"; Dir::Cache \"{place}/cache\"; APT::Sandbox::User \"root\";"
+    );
+    Ok(std::fs::write(at.join("apt.conf"), configuration)?)
 }
 
 fn apt_get(arguments: &[&str]) -> Result<()> {

@@ -20,7 +20,7 @@ const INSTALL: Duration = Duration::from_secs(15 * 60);
 /// If an installation fails, or without root if a package is missing or `/dev/net/tun` cannot be opened: the message
 /// contains the command that root has to execute.
 pub(crate) fn run() -> Result<()> {
-    packages::install()?;
+    packages::install(packages::NEEDED)?;
     // Without root, the end-to-end tests run as the caller only.
     if rustix::process::geteuid().is_root() {
         home_of_user()?;

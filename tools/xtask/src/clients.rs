@@ -1,0 +1,197 @@
+//! `cargo xtask clients`: runs programs that start slirp4netns, and its own tests, with the original and with Pontoon's
+//! program in its place, and compares the results check by check.
+//!
+//! Each case runs on a host of its own (`clients/host.sh`): network, mount and PID namespaces with one neighbour. The
+//! clients run as an unprivileged user. Each case ends with a check that no process, device, socket or namespace is
+//! left. Programs are downloaded and built once, below `target/clients`.
+
+mod bench;
+mod cases;
+mod known;
+mod programs;
+mod results;
+mod table;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::clients::cases::Case;
+use crate::clients::programs::Programs;
+use crate::clients::results::Results;
+use crate::clients::table::{Comparison, print};
+use crate::setup::{self, USER};
+use crate::{packages, step, target};
+
+pub(crate) const USAGE: &str = "cargo xtask clients [--list | --bench] [--ours PATH] [FILTER...]";
+
+/// Scripts of the cases, by file name.
+const SCRIPTS: &[(&str, &str)] = &[
+    ("host.sh", include_str!("clients/host.sh")),
+    ("lib.sh", include_str!("clients/lib.sh")),
+    ("bench.sh", include_str!("clients/bench.sh")),
+    ("docker.sh", include_str!("clients/docker.sh")),
+    ("rootlesskit.sh", include_str!("clients/rootlesskit.sh")),
+    ("slirp4netns.sh", include_str!("clients/slirp4netns.sh")),
+];
+
+/// Arguments of the command line.
+#[derive(Default)]
+struct Arguments {
+    list: bool,
+    bench: bool,
+    ours: Option<PathBuf>,
+    filters: Vec<String>,
+}
+
+/// Runs the cases whose names contain one of the filters in `arguments`. Returns false if Pontoon's program is worse in
+/// a check that is not a known difference.
+///
+/// # Errors
+///
+/// Without root, or if a program cannot be installed, downloaded or built.
+pub(crate) fn run(arguments: &[String]) -> Result<bool> {
+    let arguments = parse(arguments)?;
+    let chosen: Vec<&Case> = cases::CASES
+        .iter()
+        .filter(|case| {
+            let filters = &arguments.filters;
+            filters.is_empty() || filters.iter().any(|filter| case.to_string().contains(filter))
+        })
+        .collect();
+    if arguments.list {
+        for case in chosen {
+            writeln!(std::io::stdout(), "{case}")?;
+        }
+        return Ok(true);
+    }
+    ensure!(!chosen.is_empty(), "no case has such a name (try: --list)");
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "the cases make hosts of their own, which needs root (try: sudo cargo xtask clients)"
+    );
+    let ours = match arguments.ours {
+        Some(path) => path,
+        None => target().join("release/pontoon"),
+    };
+    let ours = ours
+        .canonicalize()
+        .with_context(|| format!("cannot find {} (try: --ours PATH)", ours.display()))?;
+    let home = setup::home_of_user()?;
+    packages::install(programs::NEEDED)?;
+    let programs = Programs::install(&target().join("clients"))?;
+    let host = Host::create(programs, home)?;
+    if arguments.bench {
+        return bench::run(&host, &ours);
+    }
+    let mut comparisons = Vec::new();
+    for case in chosen {
+        let original = host.programs.original();
+        comparisons.push(Comparison {
+            case,
+            version: host.programs.version(case.client),
+            original: host.run(case, "original", &original)?,
+            ours: host.run(case, "ours", &ours)?,
+        });
+    }
+    print(&comparisons)
+}
+
+fn parse(arguments: &[String]) -> Result<Arguments> {
+    let mut parsed = Arguments::default();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--list" => parsed.list = true,
+            "--bench" => parsed.bench = true,
+            "--ours" => parsed.ours = Some(arguments.next().context("--ours: no path")?.into()),
+            option if option.starts_with('-') => bail!("unknown option {option}\nusage: {USAGE}"),
+            filter => parsed.filters.push(filter.to_owned()),
+        }
+    }
+    Ok(parsed)
+}
+
+/// The programs and scripts of all cases.
+struct Host {
+    programs: Programs,
+    /// The directory of the scripts.
+    scripts: PathBuf,
+    /// The directory with one directory of results for each case and program.
+    results: PathBuf,
+    /// The home directory of the unprivileged user.
+    home: String,
+}
+
+impl Host {
+    fn create(programs: Programs, home: String) -> Result<Self> {
+        let scripts = programs.directory.join("scripts");
+        fs::create_dir_all(&scripts).with_context(|| format!("cannot create {}", scripts.display()))?;
+        for (name, text) in SCRIPTS {
+            fs::write(scripts.join(name), text)?;
+        }
+        let results = programs.directory.join("results");
+        Ok(Self {
+            programs,
+            scripts,
+            results,
+            home,
+        })
+    }
+
+    /// Runs a case with `program` as slirp4netns. `column` is its name in the table.
+    fn run(&self, case: &Case, column: &str, program: &Path) -> Result<Results> {
+        Ok(self.run_with(case, column, program, &[])?.0)
+    }
+
+    /// As [`Self::run`], with more variables of the case, `NAME=VALUE`. Returns the output of the case, too.
+    fn run_with(
+        &self,
+        case: &Case,
+        column: &str,
+        program: &Path,
+        variables: &[String],
+    ) -> Result<(Results, String)> {
+        let name = format!("{case}, {column}");
+        let directory = self.results.join(case.to_string()).join(column);
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory)?;
+        let log = fs::File::create(directory.join("log"))?;
+        let mut command = Command::new("unshare");
+        command
+            .args([
+                "--net",
+                "--mount",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "bash",
+            ])
+            .arg(self.scripts.join("host.sh"))
+            .arg(&self.scripts)
+            .arg(&self.programs.directory)
+            .arg(program)
+            .arg(&directory)
+            .args([case.library, case.function])
+            .args(self.programs.variables(case.client))
+            .args(variables)
+            .env("CLIENTS_USER", USER)
+            .env("CLIENTS_HOME", &self.home)
+            .env("PATH", packages::PATH)
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let ended = step::run(&name, &mut command, Duration::from_secs(case.deadline))?;
+        let text = fs::read_to_string(directory.join("checks")).unwrap_or_default();
+        let mut results = Results::parse(&text);
+        if !ended {
+            let reason = format!("see {}", directory.join("log").display());
+            results.fail("ends-before-its-deadline", &reason);
+        }
+        Ok((results, text))
+    }
+}

@@ -1,0 +1,118 @@
+//! The cases, each a function of a script.
+
+use std::fmt;
+
+/// A client, whose programs are built by `programs.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Client {
+    RootlesskitV2,
+    RootlesskitV3,
+    Slirp4netns,
+    Docker,
+    Buildkit,
+}
+
+impl Client {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::RootlesskitV2 => "rootlesskit-v2",
+            Self::RootlesskitV3 => "rootlesskit-v3",
+            Self::Slirp4netns => "slirp4netns",
+            Self::Docker => "docker",
+            Self::Buildkit => "buildkit",
+        }
+    }
+}
+
+/// One case: a function of a script that prints checks.
+pub(crate) struct Case {
+    pub(crate) client: Client,
+    /// The name of the script without `.sh`.
+    pub(crate) library: &'static str,
+    pub(crate) function: &'static str,
+    /// Seconds until the case is killed.
+    pub(crate) deadline: u64,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let function = self.function.replace('_', "-");
+        write!(formatter, "{}.{function}", self.client.name())
+    }
+}
+
+/// All cases, in the order of the table.
+pub(crate) const CASES: &[Case] = &[
+    tests("scripts", 600),
+    rootlesskit(Client::RootlesskitV2, "net", 60),
+    rootlesskit(Client::RootlesskitV2, "loopback", 60),
+    rootlesskit(Client::RootlesskitV2, "cidr", 60),
+    rootlesskit(Client::RootlesskitV2, "ipv6", 90),
+    rootlesskit(Client::RootlesskitV2, "sandbox", 60),
+    rootlesskit(Client::RootlesskitV2, "mtu", 150),
+    rootlesskit(Client::RootlesskitV2, "detach", 60),
+    rootlesskit(Client::RootlesskitV2, "publish", 90),
+    rootlesskit(Client::RootlesskitV2, "port_none", 60),
+    rootlesskit(Client::RootlesskitV2, "port_builtin", 120),
+    rootlesskit(Client::RootlesskitV2, "port_slirp4netns", 120),
+    rootlesskit(Client::RootlesskitV2, "port_builtin_detach", 120),
+    rootlesskit(Client::RootlesskitV2, "port_slirp4netns_detach", 120),
+    rootlesskit(Client::RootlesskitV2, "exits", 90),
+    rootlesskit(Client::RootlesskitV2, "starts_in_a_row", 300),
+    rootlesskit(Client::RootlesskitV2, "starts_at_once", 120),
+    rootlesskit(Client::RootlesskitV2, "scripts", 400),
+    rootlesskit(Client::RootlesskitV2, "unit", 400),
+    rootlesskit(Client::RootlesskitV3, "net", 60),
+    rootlesskit(Client::RootlesskitV3, "loopback", 60),
+    rootlesskit(Client::RootlesskitV3, "cidr", 60),
+    rootlesskit(Client::RootlesskitV3, "ipv6", 90),
+    rootlesskit(Client::RootlesskitV3, "sandbox", 60),
+    rootlesskit(Client::RootlesskitV3, "mtu", 150),
+    rootlesskit(Client::RootlesskitV3, "detach", 60),
+    rootlesskit(Client::RootlesskitV3, "publish", 90),
+    rootlesskit(Client::RootlesskitV3, "port_none", 60),
+    rootlesskit(Client::RootlesskitV3, "port_builtin", 120),
+    rootlesskit(Client::RootlesskitV3, "port_slirp4netns", 120),
+    rootlesskit(Client::RootlesskitV3, "port_builtin_detach", 120),
+    rootlesskit(Client::RootlesskitV3, "port_slirp4netns_detach", 120),
+    rootlesskit(Client::RootlesskitV3, "exits", 90),
+    rootlesskit(Client::RootlesskitV3, "starts_in_a_row", 300),
+    rootlesskit(Client::RootlesskitV3, "starts_at_once", 120),
+    rootlesskit(Client::RootlesskitV3, "scripts", 400),
+    rootlesskit(Client::RootlesskitV3, "unit", 400),
+    docker("docker_builtin"),
+    docker("docker_slirp4netns"),
+    Case {
+        client: Client::Buildkit,
+        library: "docker",
+        function: "buildkit",
+        deadline: 200,
+    },
+];
+
+const fn tests(function: &'static str, deadline: u64) -> Case {
+    Case {
+        client: Client::Slirp4netns,
+        library: "slirp4netns",
+        function,
+        deadline,
+    }
+}
+
+const fn rootlesskit(client: Client, function: &'static str, deadline: u64) -> Case {
+    Case {
+        client,
+        library: "rootlesskit",
+        function,
+        deadline,
+    }
+}
+
+const fn docker(function: &'static str) -> Case {
+    Case {
+        client: Client::Docker,
+        library: "docker",
+        function,
+        deadline: 240,
+    }
+}

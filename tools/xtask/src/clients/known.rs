@@ -1,0 +1,51 @@
+//! Known differences: checks that pass with the original and not with Pontoon's program. `docs/clients.md` lists them, too.
+
+use crate::clients::cases::Case;
+
+/// A check that may be worse.
+pub(crate) struct Difference {
+    /// The beginning of the name of the client: `rootlesskit` is for all of its versions.
+    client: &'static str,
+    function: &'static str,
+    check: &'static str,
+    pub(crate) reason: &'static str,
+}
+
+pub(crate) const DIFFERENCES: &[Difference] = &[
+    test_of_slirp4netns(
+        "dhcp",
+        "DHCP leases the address with the number 100 instead of 15",
+    ),
+    test_of_slirp4netns(
+        "disable-dns",
+        "a TCP connection to the address of the DNS forwarder is refused instead of timing out",
+    ),
+    test_of_slirp4netns(
+        "disable-host-loopback",
+        "a connection to the gateway is refused instead of unreachable",
+    ),
+    test_of_slirp4netns(
+        "outbound-addr",
+        "the address is not used for connections to the host's loopback",
+    ),
+    test_of_slirp4netns(
+        "sandbox",
+        "the process has no capability, and the directories of its root are different",
+    ),
+];
+
+const fn test_of_slirp4netns(check: &'static str, reason: &'static str) -> Difference {
+    Difference {
+        client: "slirp4netns",
+        function: "scripts",
+        check,
+        reason,
+    }
+}
+
+impl Difference {
+    /// Returns true if `check` of `case` may be worse.
+    pub(crate) fn covers(&self, case: &Case, check: &str) -> bool {
+        case.client.name().starts_with(self.client) && case.function == self.function && check == self.check
+    }
+}
