@@ -227,7 +227,7 @@ impl Link for VhostNet {
         if has_frames {
             self.silence = 0;
             self.empty_polls = 0;
-        } else if self.receiver.ring.is_some() {
+        } else {
             self.empty_polls = self.empty_polls.wrapping_add(1);
             if self.empty_polls.is_multiple_of(EMPTY_POLLS) {
                 self.check_interface();

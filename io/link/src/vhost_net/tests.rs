@@ -192,6 +192,28 @@ fn frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker_on_the_tap() {
     );
 }
 
+/// Tests that a worker that never sleeps notices the deletion of the interface, of which vhost-net sends no event.
+#[test]
+fn deleted_interface_is_noticed_by_polling() {
+    namespace::run(
+        "vhost_net::tests::deleted_interface_is_noticed_by_polling",
+        || {
+            let mut link = withdrawn();
+            drain(&mut link);
+            let polled = |link: &mut VhostNet| {
+                for _ in 0..EMPTY_POLLS {
+                    link.poll_frames();
+                }
+                link.take_full()
+            };
+            assert!(polled(&mut link).is_ok());
+            ip("link del tap0");
+            let gone = Disconnected::Interface(Errno::BADFD);
+            assert_eq!(polled(&mut link), Err(gone));
+        },
+    );
+}
+
 /// Returns a link without vhost-net, which uses the tap as after a failure. Every kernel has a tap.
 fn withdrawn() -> VhostNet {
     let (tap_receiver, tap_transmitter) = guest(all(), 1500).0.into_halves();
@@ -209,6 +231,7 @@ fn withdrawn() -> VhostNet {
         rx_interest: RxInterest::default(),
         gathered: None,
         silence: 0,
+        empty_polls: 0,
         disconnected: None,
         room: false,
         withdrawals: 0,
