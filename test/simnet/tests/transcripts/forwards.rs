@@ -7,7 +7,7 @@ use super::*;
 /// Returns an engine that forwards port 5000 of the gateway to port 80 of `to`.
 fn forwarding(to: IpAddr) -> (Given, Segment) {
     let mut config = config(1500);
-    let gateway = config.plan.v4.as_ref().expect("an IPv4 plan").gateway;
+    let gateway = config.plan.v4.as_ref().expect("the guest has IPv4").gateway;
     config.forwards = vec![forward(gateway, to)];
     let syn = syn_between((GUEST_V4, 4000).into(), (gateway, 5000).into());
     (given(config, HostPlan::default()), syn)
