@@ -55,8 +55,10 @@ pub struct Published {
     /// Published ports in the syntax of the option `--publish`, one entry for each host socket.
     pub published: Vec<String>,
     /// Values of `--publish` that publish what the guest listens on.
+    #[serde(default)]
     pub auto: Vec<String>,
     /// Ports that those values publish now, one entry for each host socket.
+    #[serde(default)]
     pub found: Vec<String>,
 }
 
