@@ -27,7 +27,8 @@ use crate::clients::table::{Comparison, print};
 use crate::setup::{self, USER};
 use crate::{packages, step, target};
 
-pub(crate) const USAGE: &str = "cargo xtask clients [--list | --bench] [--ours PATH] [FILTER...]";
+pub(crate) const USAGE: &str =
+    "cargo xtask clients [--list | --bench] [--original PATH] [--ours PATH] [FILTER...]";
 
 /// Scripts of the cases, by file name.
 const SCRIPTS: &[(&str, &str)] = &[
@@ -44,6 +45,7 @@ const SCRIPTS: &[(&str, &str)] = &[
 struct Arguments {
     list: bool,
     bench: bool,
+    original: Option<PathBuf>,
     ours: Option<PathBuf>,
     filters: Vec<String>,
 }
@@ -74,13 +76,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
         rustix::process::geteuid().is_root(),
         "the cases make hosts of their own, which needs root (try: sudo cargo xtask clients)"
     );
-    let ours = match arguments.ours {
-        Some(path) => path,
-        None => target().join("release/pontoon"),
-    };
-    let ours = ours
-        .canonicalize()
-        .with_context(|| format!("cannot find {} (try: --ours PATH)", ours.display()))?;
+    let ours = arguments
+        .ours
+        .clone()
+        .unwrap_or_else(|| target().join("release/pontoon"));
+    let ours = program(&ours, "--ours")?;
+    let original = arguments.original.as_deref();
+    let original = original.map(|path| program(path, "--original")).transpose()?;
     let home = setup::home_of_user()?;
     packages::install(programs::NEEDED)?;
     let programs = Programs::install(&target().join("clients"))?;
@@ -88,9 +90,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     if arguments.bench {
         return bench::run(&host, &ours);
     }
+    let original = original.unwrap_or_else(|| host.programs.original());
     let mut comparisons = Vec::new();
     for case in chosen {
-        let original = host.programs.original();
         comparisons.push(Comparison {
             case,
             version: host.programs.version(case.client),
@@ -101,6 +103,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     print(&comparisons)
 }
 
+fn program(path: &Path, option: &str) -> Result<PathBuf> {
+    path.canonicalize()
+        .with_context(|| format!("cannot find {} (try: {option} PATH)", path.display()))
+}
+
 fn parse(arguments: &[String]) -> Result<Arguments> {
     let mut parsed = Arguments::default();
     let mut arguments = arguments.iter();
@@ -108,6 +115,7 @@ fn parse(arguments: &[String]) -> Result<Arguments> {
         match argument.as_str() {
             "--list" => parsed.list = true,
             "--bench" => parsed.bench = true,
+            "--original" => parsed.original = Some(arguments.next().context("--original: no path")?.into()),
             "--ours" => parsed.ours = Some(arguments.next().context("--ours: no path")?.into()),
             option if option.starts_with('-') => bail!("unknown option {option}\nusage: {USAGE}"),
             filter => parsed.filters.push(filter.to_owned()),
