@@ -11,16 +11,8 @@ fn resolved() -> (Config, SocketAddr) {
         resolvers: vec![(SERVER_V4, 53).into()],
         ..config(1500)
     };
-    let to = (
-        config
-            .plan
-            .v4
-            .as_ref()
-            .and_then(|v4| v4.dns)
-            .expect("a DNS address"),
-        53,
-    )
-        .into();
+    let dns = config.plan.v4.as_ref().and_then(|v4| v4.dns);
+    let to = (dns.expect("an address of the forwarder"), 53).into();
     (config, to)
 }
 
