@@ -16,6 +16,7 @@ use pontoon_process::error::Error;
 use pontoon_relay::Rule;
 use pontoon_relay::counters::WorkerStats;
 use pontoon_relay::filter::membership::{igmp, mld};
+use pontoon_relay::filter::only_own;
 use pontoon_relay::membership::{GROUP_MEMBERSHIP_INTERVAL, Memberships, STARTUP_RESPONSE_TIME};
 use pontoon_relay::proxy::{Member, Proxy};
 use pontoon_relay_worker::messages::{self, QuerierConfig, RelayUpdate};
@@ -414,8 +415,8 @@ impl ProxyQuerier {
     fn open(id: u32, interface: u32, address: IpAddr) -> io::Result<Self> {
         let family = Family::of(address);
         let socket = packet::open_without_ring(interface, family, |socket| match family {
-            Family::V4 => filter::attach(socket, instructions(&igmp())),
-            Family::V6 => filter::attach(socket, instructions(&mld())),
+            Family::V4 => filter::attach(socket, instructions(&only_own(interface, igmp()))),
+            Family::V6 => filter::attach(socket, instructions(&only_own(interface, mld()))),
         })?;
         packet::all_groups(&socket, interface, true)?;
         Ok(Self {

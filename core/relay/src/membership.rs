@@ -439,10 +439,14 @@ impl Querier {
         }
         let Some(group) = query.group else {
             if query.max_response_time < QUERY_INTERVAL {
+                let was_querier = matches!(self.role, QuerierRole::Querier { .. });
                 self.role = QuerierRole::NonQuerier {
                     until: now + OTHER_QUERIER_PRESENT_INTERVAL,
                     max_response_time: query.max_response_time,
                 };
+                if was_querier {
+                    self.cancel_queries(now);
+                }
             }
             return;
         };
@@ -457,6 +461,25 @@ impl Querier {
         for source in &query.sources {
             if let Some(source_until) = found.sources.get_mut(source) {
                 *source_until = (*source_until).min(until);
+            }
+        }
+    }
+
+    /// Cancels the queries that are scheduled, because another router has become the querier, and keeps the memberships that
+    /// they were to confirm: hosts that have not received the query do not respond before the shortened timers expire.
+    fn cancel_queries(&mut self, now: Duration) {
+        let until = now + self.group_membership_interval();
+        for (_, query) in std::mem::take(&mut self.pending_queries) {
+            let Some(found) = query.group.and_then(|group| self.groups.get_mut(&group)) else {
+                continue;
+            };
+            if query.sources.is_empty() && !found.any_until.is_zero() {
+                found.any_until = found.any_until.max(until);
+            }
+            for source in &query.sources {
+                if let Some(source_until) = found.sources.get_mut(source) {
+                    *source_until = (*source_until).max(until);
+                }
             }
         }
     }

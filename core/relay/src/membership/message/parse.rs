@@ -44,6 +44,8 @@ fn igmp(packet: &[u8]) -> Option<Message> {
     match message[0] {
         IGMP_QUERY => {
             let to = IpAddr::V4(Ipv4Addr::from(array(header, 16)?));
+            // Hosts should ignore queries of IGMPv2 and IGMPv3 without the router alert option (RFC 3376 section 9.1). Linux
+            // hosts respond to them, and not all queriers set it, so they are accepted here.
             igmp_query(message, to)
                 .filter(|_| !options.others)
                 .map(|(query, suppress)| Message::Query {

@@ -140,3 +140,18 @@ fn membership_outlasts_a_silent_querier() {
         assert!(wanted(&mut querier).is_empty(), "{response_time} s");
     }
 }
+
+/// Hosts respond to the other router's general query only, within its maximum response time.
+#[test]
+fn memberships_with_scheduled_queries_outlive_the_role_of_querier() {
+    let mut querier = querier();
+    querier.tick(at(0));
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(1));
+    querier.handle(report("239.1.1.1", from(&[], true)), at(3));
+    let query = with_response_time(Query::general(), Duration::from_secs(100));
+    querier.handle(query_of("10.0.0.1", query), at(3));
+    assert!(querier.tick(at(6)).is_empty());
+    assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
+    assert!(querier.tick(at(200)).is_empty());
+    assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
+}
