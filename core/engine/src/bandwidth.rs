@@ -5,7 +5,7 @@
 //! longer then. Therefore no frame is too large, and no frame is dropped: frames of the guest wait in the link, and
 //! data for the guest waits in the host sockets. Of the answers of the engine itself, those that may be larger
 //! than the guest's packet or that a guest can do without for a while (router advertisements, DHCP, ICMP errors, echo
-//! replies, DNS errors) are dropped and counted while the traffic exceeds the rate for longer than [`ANSWERS`]. ARP
+//! replies, DNS errors) are dropped and counted while the traffic exceeds the rate for longer than `ANSWERS`. ARP
 //! replies, neighbor advertisements and TCP segments without data are always sent, and counted against the rate.
 
 use core::num::NonZeroU64;

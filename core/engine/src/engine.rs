@@ -229,7 +229,9 @@ impl<H: Host> Engine<H> {
             if is_first_left && !(is_other_left && self.net.parked_first_lead >= PARKED_FIRST_LEAD) {
                 self.resume(self.net.parked_first[resumed[0]], link, host, now);
                 resumed[0] += 1;
-                self.net.parked_first_lead += self.net.throttle.total_down() - before;
+                if is_other_left {
+                    self.net.parked_first_lead += self.net.throttle.total_down() - before;
+                }
             } else if is_other_left {
                 self.resume(self.net.parked[resumed[1]], link, host, now);
                 resumed[1] += 1;

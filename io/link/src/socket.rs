@@ -141,7 +141,7 @@ impl<F: Framing> Link for Socket<F> {
     }
 
     fn detach(&mut self, epoll: &Epoll) -> NextGuest {
-        self.guest_slot.vacate();
+        self.guest_slot.vacate(epoll);
         self.attach();
         self.guest_listener.await_next(epoll)
     }

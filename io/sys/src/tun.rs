@@ -98,7 +98,9 @@ pub fn open(name: &str, requested: TapOffload, queues: u8) -> io::Result<Tap> {
         negotiate(first.as_fd(), requested)
             .map_err(|error| with_context(&format!("cannot set offloads of {name:?}"), &error))?
     } else {
-        TapOffload::NONE
+        // A tap that exists keeps the offloads of the program that used it before.
+        set_offload(first.as_fd(), TapOffload::NONE)
+            .map_err(|error| with_context(&format!("cannot disable offloads of {name:?}"), &error))?
     };
     let mut all = vec![first];
     for _ in 1..queues {

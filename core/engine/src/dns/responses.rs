@@ -93,7 +93,7 @@ impl<S> Forwarder<S> {
         Ok(())
     }
 
-    /// Ends a query at the end of [`GIVE_UP`]: by the response, if that has waited for bandwidth, or as a failure.
+    /// Ends a query at the end of `GIVE_UP`: by the response, if that has waited for bandwidth, or as a failure.
     pub(super) fn give_up<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,

@@ -86,8 +86,11 @@ impl GuestSlot {
     }
 
     /// Removes the guest and closes its socket.
-    pub(super) fn vacate(&mut self) {
-        self.0 = None;
+    pub(super) fn vacate(&mut self, epoll: &Epoll) {
+        if let Some(guest) = self.0.take() {
+            // A process that was forked meanwhile may have the socket open, too.
+            epoll.remove(&guest.socket);
+        }
     }
 }
 
