@@ -33,8 +33,7 @@ fn install_to<'a>(program: &Path, directory: &Path, names: impl Iterator<Item = 
         let new = link.with_extension(format!("pontoon-{}", std::process::id()));
         // A link is replaced by rename(2), so that the name exists at any time.
         symlink(program, &new)
-            .and_then(|()| fs::rename(&new, link))
-            .inspect_err(|_| drop(fs::remove_file(&new)))
+            .and_then(|()| fs::rename(&new, link).inspect_err(|_| drop(fs::remove_file(&new))))
             .with_context(|| format!("cannot create the link {shown}"))?;
         lines += &format!("{shown} -> {}\n", program.display());
     }

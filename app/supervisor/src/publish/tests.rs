@@ -77,7 +77,7 @@ fn last_descriptors_are_not_used_for_ports() {
         assert!(printed.contains("1 passed"), "{printed}");
         return;
     }
-    let limit = Some(100);
+    let limit = Some(164);
     let (current, maximum) = (limit, limit);
     rustix::process::setrlimit(
         rustix::process::Resource::Nofile,
@@ -96,10 +96,10 @@ fn last_descriptors_are_not_used_for_ports() {
         "{error}"
     );
     ports.change(&[], &[parse("127.0.0.3:40000-40049:1-50")]).unwrap();
-    let files: Vec<_> = (0..32)
+    let files: Vec<_> = (0..96)
         .map(|_| std::fs::File::open("/dev/null").unwrap())
         .collect();
-    assert_eq!((ports.iter().count(), files.len()), (50, 32));
+    assert_eq!((ports.iter().count(), files.len()), (50, 96));
 }
 
 #[test]

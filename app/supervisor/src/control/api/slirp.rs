@@ -79,12 +79,12 @@ fn execute(api: &mut Api, request: &Value, now: Instant) -> Result<Answer<Api>, 
 
 fn add(api: &mut Api, arguments: &Value, now: Instant) -> Result<Answer<Api>, &'static str> {
     let forward = parse(&api.plan, arguments)?;
+    forget_removed(api);
     if api
         .slirp_ports
         .by_id
         .values()
         .any(|other| other.port == forward.port)
-        && is_published(api, &forward.port)
     {
         return Ok(Answer::Now(error(format_args!(
             "{ADD_FAILED}: {} is published already",
@@ -225,10 +225,6 @@ fn forget_removed(api: &mut Api) {
     api.slirp_ports
         .by_id
         .retain(|_, forward| ports.contains(&forward.port));
-}
-
-fn is_published(api: &Api, port: &Publish) -> bool {
-    api.ports.iter().any(|other| other == *port)
 }
 
 fn reply(value: &Value) -> HttpResponse {
