@@ -114,7 +114,8 @@ impl<S> Connection<S> {
         (!idle, self.since)
     }
 
-    /// Returns the time of the client's last progress: its connection, the start of a request, or a part of a response that was sent.
+    /// Returns the time of the client's last progress: its connection, the start of a request, or a sent part of a
+    /// response.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }
