@@ -127,7 +127,7 @@ fn engine_ends_when_the_interface_is_deleted() {
     });
 }
 
-/// Tests an engine that inherits more published UDP ports for one port of the guest than it supports.
+/// Tests more published UDP ports for one port of the guest than the engine supports.
 #[test]
 fn restarted_engine_reports_ports_that_it_cannot_take_over() {
     namespace::run(

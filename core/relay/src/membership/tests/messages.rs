@@ -155,8 +155,8 @@ fn mld_messages_from_a_source_that_is_not_link_local_are_ignored() {
     }
 }
 
-/// Tests that a report from :: is ignored; the host reports again when it has a link-local address (RFC 3810 section
-/// 5.2.13).
+/// Tests that a report from the unspecified address is ignored; the host reports again when it has a link-local address
+/// (RFC 3810 section 5.2.13).
 #[test]
 fn mld_reports_from_the_unspecified_address_are_ignored() {
     let packet = mld("::", "ff02::16", &mld_report());
