@@ -1,5 +1,5 @@
-//! Command lines of other programs, under whose names Pontoon can be executed: each is translated into a command line of
-//! Pontoon and has no other effect. A file for each program.
+//! Verb `pontoon compat`: command lines of other programs, under whose names Pontoon can be executed. Each command line
+//! is translated into one of Pontoon and has no other effect. Each program has its own file.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
@@ -15,10 +15,10 @@ mod getopt;
 mod links;
 mod slirp4netns;
 
-/// A program whose command line is understood.
+/// Program whose command line can be translated.
 struct Tool {
     name: &'static str,
-    /// Translates arguments; the first argument is the program's name as it was called.
+    /// Function that translates a command line. Its first argument is the name by which the program was executed.
     translate: fn(&str, Vec<OsString>) -> Result<Translation, Failure>,
 }
 
@@ -30,9 +30,9 @@ const TOOLS: &[Tool] = &[Tool {
 /// Translation of a command line of another program.
 #[derive(Debug, PartialEq, Eq)]
 enum Translation {
-    /// Print this text.
+    /// Text that is printed to standard output.
     Print(String),
-    /// Run `pontoon` with these arguments.
+    /// Arguments with which `pontoon` is executed.
     Run(Vec<OsString>),
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn compat(arguments: CompatArgs) -> ExitCode {
     }
 }
 
-/// Prints the lines or the error of a verb, and returns its exit status.
+/// Prints the lines of a subcommand, or its error, and returns the exit status.
 fn report(lines: anyhow::Result<String>) -> ExitCode {
     end(lines.map(|lines| {
         print(&lines);

@@ -176,7 +176,7 @@ fn write_forwards(forwards: &reply::GuestForwards, to: &mut dyn Write) -> io::Re
     write_ports(&forwards.forwards, &forwards.auto, &forwards.found, to)
 }
 
-/// Writes ports and values, and, indented, the ports that the values have found.
+/// Writes values that name ports, then values with `auto`, then, indented, the ports that are open because of these.
 fn write_ports(named: &[String], auto: &[String], found: &[String], to: &mut dyn Write) -> io::Result<()> {
     let listed = named.iter().chain(auto);
     listed.into_iter().try_for_each(|port| writeln!(to, "{port}"))?;

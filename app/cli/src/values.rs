@@ -175,7 +175,7 @@ pub(crate) fn domain(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// A domain of a resolver's search list, or the root, which is the list without domains (resolv.conf(5)).
+/// A domain of a resolver's search list, or the root `.`, which stands for an empty list (resolv.conf(5)).
 pub(crate) fn search_domain(text: &str) -> Result<String, String> {
     match text {
         "." => Ok(text.to_owned()),
@@ -448,7 +448,7 @@ mod tests {
             assert!(search_domain(wrong).is_err(), "{wrong:?}");
             assert!(hostname(wrong).is_err(), "{wrong:?}");
         }
-        // The root is an empty search list, and no name of a host.
+        // The root stands for an empty search list. A host cannot have that name.
         assert!(search_domain(".").is_ok() && domain(".").is_err() && hostname(".").is_err());
     }
 

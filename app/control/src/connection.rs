@@ -47,7 +47,7 @@ struct ResponseMode {
     part: ResponsePart,
 }
 
-/// Part of a response that is sent.
+/// Parts of a response that the server sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResponsePart {
     Whole,
@@ -114,7 +114,8 @@ impl<S> Connection<S> {
         (!idle, self.since)
     }
 
-    /// Returns the time of the client's last progress.
+    /// Returns the time of the client's last progress: its connection, the start of a request, or a sent part of a
+    /// response.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }
@@ -186,7 +187,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Handles the only request of the client, if it is complete.
+    /// Handles the only request of a client of an exchange, if the request is complete.
     fn exchange(&mut self, handler: ExchangeHandler<S>, service: &mut S, now: Instant) {
         if let Some(answer) = handler(service, &self.received, self.ended, now) {
             self.received.clear();

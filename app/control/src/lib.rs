@@ -64,8 +64,8 @@ pub fn open<S>(
     Ok(servers)
 }
 
-/// Opens a server on a Unix socket at `path`, to which only this user may connect. It handles one request of each client by
-/// `handler`.
+/// Opens a server on a Unix socket at `path`, to which only this user may connect. `handler` handles one request of
+/// each client.
 ///
 /// # Errors
 /// The path is in use, or the socket cannot be created.
@@ -86,7 +86,7 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a client's connection without a request.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time for which a client of an exchange is not replaced by another one, although it makes no progress.
+/// Time for which a client of an exchange that makes no progress keeps its place while others wait.
 pub const EXCHANGE_GRACE: Duration = Duration::from_secs(2);
 
 /// Delay of the next accept after an accept that failed for lack of a descriptor.

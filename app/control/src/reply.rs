@@ -54,10 +54,10 @@ pub struct Rule {
 pub struct Published {
     /// Published ports in the syntax of the option `--publish`, one entry for each host socket.
     pub published: Vec<String>,
-    /// Values of `--publish` that publish what the guest listens on.
+    /// Values of `--publish` with `auto`, which publish the ports on which the guest listens.
     #[serde(default)]
     pub auto: Vec<String>,
-    /// Ports that those values publish now, one entry for each host socket.
+    /// Ports that these values publish now, one entry for each host socket.
     #[serde(default)]
     pub found: Vec<String>,
 }
@@ -65,20 +65,20 @@ pub struct Published {
 /// Body of the response to `GET /v1/guest-forward`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestForwards {
-    /// Values of the option `--guest-forward` that name ports.
+    /// Values of `--guest-forward` that name ports.
     pub forwards: Vec<String>,
-    /// Values that forward what the host listens on.
+    /// Values with `auto`, which forward to the ports on which the host listens.
     pub auto: Vec<String>,
-    /// Ports that those values forward now.
+    /// Ports that these values forward now.
     pub found: Vec<String>,
 }
 
 /// Body of the responses to `POST /v1/publish` and `POST /v1/guest-forward`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishChange {
-    /// Ports or values that are new, or lead elsewhere than before.
+    /// Ports or values that are new, and ports whose destination has changed.
     pub added: Vec<String>,
-    /// Ports or values that there are no longer.
+    /// Ports or values that were removed.
     pub removed: Vec<String>,
 }
 

@@ -11,20 +11,20 @@ use crate::http::{HttpRequest, HttpResponse};
 use crate::listener::Listener;
 use crate::{ACCEPT_RETRY, CLIENTS, EXCHANGE_GRACE, REFUSALS};
 
-/// Server of requests to a service `S`, which is passed to the handlers. It never blocks.
+/// Server whose handlers act on a service `S`. The server never blocks.
 pub struct Server<S: 'static> {
     listener: Listener,
     protocol: Protocol<S>,
     /// Time until which no client is accepted, because the last accept has failed.
     rests_until: Option<Instant>,
-    /// Time until which no client is accepted, because there are too many and none may be replaced.
+    /// Time until which no client is accepted, because there are [`CLIENTS`] and none may be replaced yet.
     full_until: Option<Instant>,
     connections: Vec<Connection<S>>,
 }
 
 /// Protocol of a server's clients.
 pub(crate) enum Protocol<S: 'static> {
-    /// HTTP requests, if they name one of the hosts.
+    /// HTTP requests whose `Host` header names one of `hosts`.
     Http {
         routes: &'static [Route<S>],
         hosts: Hosts,
@@ -33,8 +33,9 @@ pub(crate) enum Protocol<S: 'static> {
     Exchange(ExchangeHandler<S>),
 }
 
-/// Handler of the only request of a client: the bytes that the client has sent so far. The flag is true if the client has
-/// shut down its sending side. `None` means that the request is incomplete; otherwise the body of the response is sent.
+/// Handler of the only request of a client of an exchange. Its arguments are the service, the bytes that the client has
+/// sent so far, true if the client has shut down its sending side, and the current time. It returns `None` if the
+/// request is incomplete; otherwise the server sends the body of the response.
 pub type ExchangeHandler<S> = fn(&mut S, &[u8], bool, Instant) -> Option<Answer<S>>;
 
 /// Handler of one method of one resource.
@@ -147,8 +148,8 @@ impl<S> Server<S> {
 }
 
 impl<S> Protocol<S> {
-    /// Returns the time for which a client that makes no progress is not replaced by another one. A client of HTTP repeats a
-    /// request when its connection is closed; one of an exchange need not.
+    /// Returns the time for which a client that makes no progress is not replaced by another one. An HTTP client
+    /// repeats a request if its connection is closed; a client of an exchange may not.
     fn grace(&self) -> Duration {
         match self {
             Self::Http { .. } => Duration::ZERO,

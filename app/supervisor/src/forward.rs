@@ -16,8 +16,9 @@ use crate::publish::port_range::PortRange;
 use crate::publish::spec::{Publish, PublishedPorts};
 use crate::publish::{AutoCounts, limited};
 
-/// Value of `--guest-forward`: `[ADDR:]PORTS[:[TARGET:]PORTS][/tcp|/udp|/both]`. The guest reaches PORTS of the host's address
-/// TARGET (its loopback address) at PORTS of ADDR (the gateway). The syntax is that of `--publish`, in the other direction.
+/// Value of `--guest-forward`: `[ADDR:]PORTS[:[TARGET:]PORTS][/tcp|/udp|/both]`. The guest reaches the second PORTS of
+/// the host's address TARGET (default: its loopback address) at the first PORTS of ADDR (default: the gateway). The
+/// syntax is that of `--publish`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward(Publish);
 
@@ -48,7 +49,7 @@ impl fmt::Display for Forward {
     }
 }
 
-/// Returns true if a packet of the guest to `address` can reach the engine, and stands for no other service.
+/// Returns true if packets of the guest to `address` can reach the engine, and no metadata service has the address.
 fn is_of_link(address: IpAddr) -> bool {
     let is_unicast = match address {
         IpAddr::V4(v4) => !v4.is_loopback() && v4.octets()[0] != 0 && v4.octets()[0] < 224,
@@ -69,7 +70,7 @@ fn is_of_host(address: IpAddr) -> bool {
 }
 
 impl Forward {
-    /// Returns true if the value forwards what the host listens on.
+    /// Returns true if the value forwards to the ports on which the host listens (`auto`).
     #[must_use]
     pub fn is_auto(&self) -> bool {
         self.0.is_auto()
@@ -110,9 +111,9 @@ pub(crate) struct Forwards {
     plan: AddressPlan,
     /// Values that name their ports, each with its forwards.
     named: Vec<(Forward, Vec<GuestForward>)>,
-    /// Values that forward what the host listens on.
+    /// Values with `auto`, which forward to the ports on which the host listens.
     autos: Vec<Forward>,
-    /// Forwards to ports on which the host listens.
+    /// Forwards to ports on which the host listens, because of `autos`.
     found: BTreeSet<GuestForward>,
 }
 
@@ -121,13 +122,13 @@ pub(crate) struct Forwards {
 pub(crate) struct ForwardChanges {
     /// Values that are new.
     pub(crate) added: Vec<Forward>,
-    /// Values that there were before.
+    /// Values that were removed.
     pub(crate) removed: Vec<Forward>,
     /// Updates to be sent to the engine.
     pub(crate) updates: Vec<ForwardUpdate>,
 }
 
-/// Limit on the forwards of all values together, those of what the host listens on excepted.
+/// Limit on the forwards of all values together, without those of values with `auto`.
 const MOST_FORWARDS: usize = 4_096;
 
 impl Forwards {
@@ -171,7 +172,7 @@ impl Forwards {
                 .updates
                 .extend(forwards.iter().copied().map(ForwardUpdate::Remove));
         }
-        // A forward that was found gives way.
+        // A value that names a port replaces the forward that `auto` has made for it.
         let new: Vec<_> = added.collect();
         let is_new = |found: &GuestForward| {
             let mut all = new.iter().flat_map(|(_, forwards)| forwards);
@@ -199,7 +200,7 @@ impl Forwards {
         Ok(changed)
     }
 
-    /// Returns the forwards of a new value.
+    /// Returns the forwards of a new value, or an error if one is not possible or overlaps those of another value.
     fn checked(
         &self,
         spec: &Forward,
@@ -248,22 +249,22 @@ impl Forwards {
         self.named.iter().map(|(spec, _)| spec)
     }
 
-    /// Returns the values that forward what the host listens on.
+    /// Returns the values with `auto`, which forward to the ports on which the host listens.
     pub(crate) fn autos(&self) -> &[Forward] {
         &self.autos
     }
 
-    /// Returns the forwards to ports on which the host listens.
+    /// Returns the forwards of values with `auto`.
     pub(crate) fn found(&self) -> impl Iterator<Item = &GuestForward> {
         self.found.iter()
     }
 
-    /// Returns true if the host's listening ports are to be read.
+    /// Returns true if the host's listening ports have to be scanned.
     pub(crate) fn is_looking(&self) -> bool {
         !self.autos.is_empty() || !self.found.is_empty()
     }
 
-    /// Returns all forwards that values name.
+    /// Returns the forwards of all values that name their ports.
     pub(crate) fn forwards(&self) -> Vec<GuestForward> {
         self.named
             .iter()
@@ -271,8 +272,8 @@ impl Forwards {
             .collect()
     }
 
-    /// Adds forwards to ports on which the host has begun to listen, and removes those on which it does not listen any more.
-    /// `own` are ports of the host on which Pontoon itself listens for the guest.
+    /// Adds forwards to ports on which the host has begun to listen, and removes those on which it does not listen any
+    /// more. `own` are ports of the host on which Pontoon itself listens for the guest; they are not forwarded.
     pub(crate) fn look(
         &mut self,
         listeners: &ListenerSet,
@@ -302,7 +303,8 @@ impl Forwards {
         (updates, counts)
     }
 
-    /// Returns the forwards to a port on which the host listens, except those that a value names.
+    /// Returns the forwards to a port on which the host listens, except those that values which name ports already
+    /// contain.
     fn found_forwards(
         &self,
         spec: &Forward,

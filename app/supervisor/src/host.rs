@@ -41,7 +41,7 @@ pub(crate) fn source_addresses() -> [Option<IpAddr>; 2] {
     .map(|destination| toward(destination).ok().filter(is_of_network))
 }
 
-/// Returns false for the addresses that the kernel selects if the host has no IPv6 address of a network.
+/// Returns false for a link-local or loopback IPv6 address, which the kernel selects if the host has no other.
 fn is_of_network(source: &IpAddr) -> bool {
     match source {
         IpAddr::V4(_) => true,

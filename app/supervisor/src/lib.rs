@@ -221,8 +221,8 @@ fn publish_ports(options: &GuestOptions, host: &HostState) -> Result<Ports, Erro
     Ok(ports)
 }
 
-/// Opens the control sockets and the metrics address, and begins the capture, if the options request them. A capture, and
-/// ports that follow the listening ports, need the control API even if there is no control socket.
+/// Opens the control sockets and the metrics address, and begins the capture, if the options request them. A capture,
+/// and values with `auto`, need the control API even if there is no control socket.
 fn open_control(
     options: &GuestOptions,
     statistics: Statistics,
@@ -254,8 +254,8 @@ fn open_control(
     Ok(Some(control))
 }
 
-/// Returns the engine's link, the IPv6 default route in the guest's namespace that the supervisor adds and removes if it has
-/// configured the tap, and the source of the ports on which programs there listen.
+/// Returns the engine's link, the IPv6 default route in the guest's namespace that the supervisor adds and removes if
+/// it has configured the tap, and the source of the ports on which programs in the namespace listen.
 fn attach_tap(
     tap: tap::CreatedTap,
     vhost: Option<Vhost>,

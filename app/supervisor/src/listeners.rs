@@ -1,4 +1,4 @@
-//! The ports on which the programs of a network namespace listen, by `NETLINK_SOCK_DIAG` (sock_diag(7)).
+//! Reads the ports on which programs in a network namespace listen, by `NETLINK_SOCK_DIAG` (sock_diag(7)).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,10 +11,10 @@ use rustix::net::{RecvFlags, recv};
 
 use crate::publish::port_range::PortRange;
 
-/// Ports on which programs listen.
+/// Set of ports on which programs listen.
 #[derive(Clone, Debug)]
 pub(crate) struct ListenerSet {
-    /// For each query of [`QUERIES`], a bit for each port.
+    /// One bit for each port, for each protocol and family of [`QUERIES`].
     bits: Box<[[u64; 1024]; 4]>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct ListenerReader {
     buffer: Vec<u8>,
 }
 
-/// Protocol, and true for IPv6, of the requests of one look.
+/// Requests of one scan: the protocol, and true for IPv6.
 const QUERIES: [(Protocol, bool); 4] = [
     (Protocol::Tcp, false),
     (Protocol::Tcp, true),
@@ -37,11 +37,11 @@ const QUERIES: [(Protocol, bool); 4] = [
     (Protocol::Udp, true),
 ];
 
-/// Limit on the messages that are read in one call of [`ListenerReader::read`], so that a namespace with very many sockets does
-/// not keep the caller busy. The kernel puts some hundred sockets into a message.
+/// Limit on the messages that are read in one call of [`ListenerReader::read`], so that a namespace with very many
+/// sockets does not keep the caller busy. The kernel puts some hundred sockets into one message.
 const MOST_MESSAGES: usize = 32;
 
-/// Size of the buffer for a message: the size of the kernel's messages is that of the reader's buffer, up to 32 KiB.
+/// Size of the buffer for a message. The kernel fills messages up to the size of the reader's buffer, at most 32 KiB.
 const BUFFER: usize = 32 << 10;
 
 impl ListenerSet {
@@ -88,7 +88,7 @@ impl ListenerReader {
     /// Opens the netlink socket in the caller's network namespace.
     ///
     /// # Errors
-    /// The kernel has no support for `NETLINK_SOCK_DIAG`, or there is no descriptor.
+    /// The kernel has no support for `NETLINK_SOCK_DIAG`, or no descriptor is free.
     pub(crate) fn open_socket() -> io::Result<OwnedFd> {
         let socket = Socket::new(NETLINK_SOCK_DIAG)?;
         // A process with CAP_NET_ADMIN in the namespace may send to any socket there that is not connected.
@@ -108,8 +108,8 @@ impl ListenerReader {
         }
     }
 
-    /// Reads the listening sockets for which `reaches` returns true of their local address. Returns `None` if there are more
-    /// than one call reads; the next call continues.
+    /// Reads the listening sockets for whose local address `reaches` returns true. Returns `None` if the replies are
+    /// longer than one call reads; the next call continues.
     ///
     /// # Errors
     /// The kernel refuses the request or has lost its reply; the next call begins again.
@@ -176,7 +176,7 @@ impl ListenerSet {
             return;
         }
         self.insert(protocol, socket.address.is_ipv6(), socket.port);
-        // An unspecified IPv6 address includes all of IPv4 unless the socket excludes that.
+        // A socket at the unspecified IPv6 address also serves IPv4, unless it has the option `IPV6_V6ONLY`.
         if socket.address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !socket.v6_only {
             self.insert(protocol, false, socket.port);
         }
@@ -194,7 +194,7 @@ const HEADER: usize = 16;
 /// Length of `struct inet_diag_msg`.
 const SOCKET: usize = 72;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-/// Attribute of an IPv6 socket: its option `IPV6_V6ONLY`.
+/// Attribute with the option `IPV6_V6ONLY` of an IPv6 socket.
 const INET_DIAG_SKV6ONLY: u16 = 11;
 /// States of `enum tcp_states`, as bits: UDP sockets that are not connected are in the state "close".
 const LISTEN: u32 = 1 << 10;

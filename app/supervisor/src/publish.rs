@@ -52,7 +52,7 @@ pub(crate) fn check(options: &[Publish]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns true if a port that is in both values would need two sockets that exclude each other.
+/// Returns true if a port in both values would need two sockets that cannot be bound at the same time.
 fn share_sockets(a: &Publish, b: &Publish) -> bool {
     let is_of_b = |protocol| b.protocols.iter().any(|other| other == protocol);
     let addresses = match (a.listens_at(), b.listens_at()) {
@@ -147,7 +147,8 @@ fn listen_again(
     sockopt::set_socket_linger(&socket, None)?;
     options.restore(&socket);
     if let Some(interface) = interface {
-        // Only for root have the options above ended it; for others the kernel refuses to bind it again.
+        // Restoring the options has unbound the socket from the interface if this process is root. Otherwise the socket
+        // is still bound, and this call fails.
         let _ = pontoon_sys::bind::to_interface(&socket, interface);
     }
     if sockopt::socket_acceptconn(&socket)? {

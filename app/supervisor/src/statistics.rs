@@ -55,7 +55,7 @@ impl Statistics {
     pub(crate) fn open(workers: u8, rules: Vec<EgressRule>) -> Result<Self, Error> {
         let table = StatsTable::shared(workers, policy::MOST);
         let table = table.context("cannot allocate memory for the statistics")?;
-        // The processes that are forked before the engine belong to the guest.
+        // Processes that are forked before the engine belong to the guest, and must not have this memory.
         table
             .set_inherited(false)
             .context("cannot withhold memory from child processes")?;

@@ -76,8 +76,8 @@ pub struct Net {
     pub ready: VecDeque<FlowId>,
     /// Flows with data for the guest that wait for room on the link or for bandwidth.
     pub parked: Vec<FlowId>,
-    /// DNS queries, and connections to the DNS forwarder, with data for the guest that waits like that of `parked`.
-    /// They continue before the flows of `parked`, as long as `parked_first_lead` permits.
+    /// DNS queries, and connections to the DNS forwarder, whose data for the guest waits for the same reasons. They
+    /// continue before the flows of `parked`, as long as `parked_first_lead` permits.
     pub parked_first: Vec<FlowId>,
     /// Number of bytes that flows of `parked_first` have sent to the guest in excess of those of `parked`.
     pub(crate) parked_first_lead: u64,
@@ -108,7 +108,7 @@ pub(crate) enum Capacity {
 }
 
 impl Capacity {
-    /// Returns the slots that a new flow may use if `evictable` states whether a flow can be evicted.
+    /// Returns [`Self::Evictable`] if a flow can be evicted, or else [`Self::Vacant`].
     pub(crate) const fn new(evictable: bool) -> Self {
         match evictable {
             true => Self::Evictable,
@@ -136,9 +136,9 @@ pub(crate) enum Completion {
     Panicked,
 }
 
-/// Number of bytes by which flows of [`Net::parked_first`] may exceed the data of other waiting flows, followed by one
-/// response: several DNS responses of the usual size. Beyond it, the other flows continue until they have sent as many
-/// bytes, so that DNS takes at most half of `--max-bandwidth` from them.
+/// Value of [`Net::parked_first_lead`] at which flows of [`Net::parked_first`] wait until the other waiting flows have
+/// sent as many bytes, so that DNS takes at most half of `--max-bandwidth` from them. It is the size of several usual
+/// DNS responses.
 pub(crate) const PARKED_FIRST_LEAD: u64 = 4 << 10;
 
 /// Maximum delay of an acknowledgement, unless the worker sleeps earlier; it is the time for which a worker polls

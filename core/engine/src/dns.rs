@@ -7,14 +7,14 @@
 //! kernel drops datagrams of other senders. A response is accepted if it also has the query's id and question (RFC 5452
 //! section 9.1). Equal queries of several clients are sent once, because each further query in flight would increase
 //! the chance of a forged response (RFC 5452 section 5). If a resolver does not respond within a second, the query is
-//! sent to the next one, and the silent resolver is not the first choice for half a minute.
+//! sent to the next one, and for half a minute the silent resolver is not the first one that is queried.
 //!
 //! If a resolver responds with an error (SERVFAIL, NOTIMP, REFUSED), each of the other resolvers is queried once, as a
 //! stub resolver does, before the error is forwarded to the guest. Other queries are not affected.
 //!
 //! Responses wait in their sockets while `--max-bandwidth` permits no data for the guest, and are then sent before the
-//! data of other flows, but take at most half of the bandwidth from them. A response that has waited until the query's
-//! timeout is sent in place of SERVFAIL, unless DNS has used its share.
+//! data of other flows, but take at most half of the bandwidth from them. A response that still waits at the query's
+//! timeout is sent then instead of SERVFAIL, unless DNS has used its half.
 //!
 //! The number of pending queries is limited. Beyond the limit new queries are dropped, and the guest retransmits them.
 //!
@@ -86,8 +86,8 @@ struct PendingQuery<S> {
     sent: Instant,
     /// Number of resolvers that could not be reached.
     refusals: usize,
-    /// True if the socket was not read, because `--max-bandwidth` permits no data for the guest; the response may be in
-    /// it.
+    /// True if the socket was not read, because `--max-bandwidth` permits no data for the guest. The response may be in
+    /// the socket.
     held_back: bool,
     /// True if the flow is in `Net::ready` or `Net::parked_first`.
     queued: bool,
@@ -100,7 +100,7 @@ impl<S> PendingQuery<S> {
         (self.sent + SILENCE).min(self.began + GIVE_UP)
     }
 
-    /// Returns true if the query fails unless its response is in the socket already.
+    /// Returns true if the timeout of the query has expired: no other resolver is queried.
     fn is_given_up(&self, now: Instant) -> bool {
         now >= self.began + GIVE_UP
     }

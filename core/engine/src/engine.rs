@@ -238,7 +238,7 @@ impl<H: Host> Engine<H> {
                 let sent = self.net.throttle.total_down() - before;
                 self.net.parked_first_lead = self.net.parked_first_lead.saturating_sub(sent);
             } else {
-                // The bandwidth is not used up.
+                // All waiting flows have continued, and bandwidth is left.
                 self.net.parked_first_lead = 0;
                 break;
             }

@@ -142,7 +142,7 @@ impl Policy {
             _ if is_metadata && self.metadata => {}
             // No network of the host has such an address.
             IpAddr::V4(v4) if is_mapped && is_link_local_unicast(v4) && !is_metadata => {}
-            // The gateway of a plan of the host's network.
+            // A plan of the host's network has a link-local gateway if the host has one.
             IpAddr::V6(v6)
                 if is_mapped && v6.is_unicast_link_local() && self.plan.gateway(written) == Some(written) => {
             }
@@ -219,8 +219,8 @@ impl Policy {
         }
     }
 
-    /// Returns the address by which a client at `peer` appears to the guest behind `guest`, like [`Self::visible_client_addr`]:
-    /// a host drops packets whose source is its own address.
+    /// Returns the address by which a client at `peer` appears to the guest's address `guest`, like
+    /// [`Self::visible_client_addr`], but never `guest` itself: a host drops packets whose source is its own address.
     #[must_use]
     pub fn visible_client_of(&self, guest: IpAddr, peer: IpAddr) -> IpAddr {
         match self.visible_client_addr(peer) {

@@ -62,8 +62,8 @@ pub(crate) trait GuestConnection {
     fn connect(&mut self, socket: OwnedFd, epoll: &Epoll) -> io::Result<()>;
 }
 
-/// Limit on the connections that one call of [`GuestListener::accept`] accepts. A program that connects again and again, as
-/// fast as its connections are refused, would otherwise keep the worker from its frames.
+/// Limit on the connections that one call of [`GuestListener::accept`] accepts. Otherwise, a program that connects as
+/// fast as its connections are refused would prevent the worker from handling frames.
 const MAX_ACCEPTS: usize = 16;
 
 /// Accepts the connections of guests on a listening Unix socket, one guest at a time.
@@ -144,7 +144,7 @@ impl GuestListener {
                 Err(error) => warn!("cannot set up a guest's connection: {error}"),
             }
         }
-        // The rest of the backlog is reported again, after the frames of the guest.
+        // epoll reports the rest of the backlog again, after the worker has handled the frames of the guest.
         if let Err(error) = epoll.rename(listener, Edge::Control.token()) {
             warn!("cannot watch the socket of the guest: {error}");
         }

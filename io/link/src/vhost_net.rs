@@ -195,7 +195,7 @@ const ENOUGH: usize = 512 << 10;
 const TURN: usize = 64 << 10;
 
 /// Consecutive polls without a frame from the guest after which a system call checks that its interface still exists,
-/// because a worker in pacing `poll` never sleeps. So many take some tens of milliseconds.
+/// because a worker in pacing `poll` never sleeps. That number of polls takes some tens of milliseconds.
 const EMPTY_POLLS: u32 = 1 << 16;
 
 /// Consecutive sleeps without a frame from the guest after which a system call checks that its interface still exists.

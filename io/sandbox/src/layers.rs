@@ -32,10 +32,10 @@ impl Layer {
     /// Returns the layer that `error` prevented.
     ///
     /// # Errors
-    /// Memory or descriptors were short: the process must not run without the layer for that reason, because the shortage
-    /// may last only for a moment. ENOMEM of seccomp(2) may also be permanent: the filters that the process has inherited
-    /// and this one together have more than 32,768 instructions (`MAX_INSNS_PER_PATH`). The two cases cannot be
-    /// distinguished, so the process does not start in either.
+    /// There was no free memory or descriptor. The process must not run without the layer for that reason, because the
+    /// shortage may be temporary. ENOMEM of seccomp(2) may also be permanent: the filters that the process has
+    /// inherited and this one together have more than 32,768 instructions (`MAX_INSNS_PER_PATH`). The two cases cannot
+    /// be distinguished, so the process does not start in either.
     pub(crate) fn refused(error: &(dyn Error + 'static)) -> io::Result<Self> {
         let causes = iter::successors(Some(error), |&error| error.source());
         let short = causes

@@ -16,7 +16,8 @@ pub fn to_device(socket: impl AsFd, name: &str) -> Result<(), Errno> {
     option::set(socket, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, name.as_bytes())
 }
 
-/// Binds a socket to the interface with this index (`SO_BINDTOIFINDEX`, Linux 5.0; without privilege since Linux 5.7).
+/// Binds a socket to the interface with the index `index` (`SO_BINDTOIFINDEX`, Linux 5.0; without privilege since Linux
+/// 5.7).
 ///
 /// # Errors
 /// ENODEV: the interface does not exist; EPERM: the socket is bound to an interface already, and the caller lacks CAP_NET_RAW.

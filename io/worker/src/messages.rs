@@ -53,7 +53,8 @@ pub enum Update {
     /// Changes of published ports, at most [`Update::MAX_PORT_UPDATES`], in order. The other variants are states, of which
     /// only the latest is relevant; this one is an event.
     Published(Vec<PortUpdate>),
-    /// Changes of guest forwards, at most [`Update::MAX_FORWARD_UPDATES`], in order; also events.
+    /// Changes of guest forwards, at most [`Update::MAX_FORWARD_UPDATES`], in order. Like `Published`, this variant is
+    /// an event.
     Forwards(Vec<ForwardUpdate>),
     /// Level of the engine's log.
     LogLevel(#[serde(with = "text")] LevelFilter),
@@ -108,7 +109,7 @@ impl Update {
     /// Limit on the port updates in one message, each of which may have a socket.
     pub const MAX_PORT_UPDATES: usize = MAX_DESCRIPTORS;
 
-    /// Limit on the changes of guest forwards in one message, which have room in [`MAX_LEN`].
+    /// Limit on the changes of guest forwards in one message, so that the message is no longer than [`MAX_LEN`].
     pub const MAX_FORWARD_UPDATES: usize = 256;
 
     /// Returns the messages, in order, that send a list of the host's own addresses of any length.

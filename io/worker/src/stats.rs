@@ -170,7 +170,7 @@ impl StatsTable {
         Ok(Self { words, workers, row })
     }
 
-    /// Sets whether processes that are forked later have the memory of [`Self::shared`].
+    /// Sets whether processes that are forked later inherit the memory of [`Self::shared`].
     ///
     /// # Errors
     /// Errors of madvise(2).

@@ -127,7 +127,7 @@ fn engine_ends_when_the_interface_is_deleted() {
     });
 }
 
-/// More UDP ports of the host than one port of the guest can have.
+/// Tests more published UDP ports for one port of the guest than the engine supports.
 #[test]
 fn restarted_engine_reports_ports_that_it_cannot_take_over() {
     namespace::run(

@@ -155,7 +155,8 @@ impl TapGuest {
         Ok(line.context("the DHCP client has printed no lease")?.to_string())
     }
 
-    /// Configures an IPv4 address likewise. Returns the host name, search list and classless routes that busybox's DHCP client gets.
+    /// Configures an IPv4 address likewise. Returns the host name, search list and classless routes that busybox's DHCP
+    /// client receives.
     pub(crate) fn dhcp4_options(&self) -> Result<String> {
         let text = self.udhcpc(&["-O", "hostname", "-O", "search", "-O", "staticroutes"])?;
         let line = text.lines().find_map(|line| line.strip_prefix("options4 "));

@@ -119,7 +119,8 @@ pub(crate) fn packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
 pub(crate) fn tap(name: &str) -> io::Result<OwnedFd> {
     let tap = tun_device(name, libc::IFF_TAP | libc::IFF_VNET_HDR)?;
     let offloads = libc::c_ulong::from(libc::TUN_F_CSUM);
-    // SAFETY: TUNSETOFFLOAD has its flags as the argument itself, and accesses no memory of this process.
+    // SAFETY: the argument of TUNSETOFFLOAD is a number of flags, not a pointer, and accesses no memory of this
+    // process.
     if unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETOFFLOAD, offloads) } < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -2,8 +2,8 @@
 //! program in its place, and compares the results check by check.
 //!
 //! Each case runs on a host of its own (`clients/host.sh`): network, mount and PID namespaces with one neighbour. The
-//! clients run as an unprivileged user. Each case ends with a check that no process, device, socket or namespace is
-//! left. Programs are downloaded and built once, below `target/clients`.
+//! clients run as an unprivileged user. At the end of each case, a check fails if a process, device, socket or
+//! namespace is left. Programs are downloaded and built once, below `target/clients`.
 
 mod bench;
 mod cases;
@@ -50,8 +50,8 @@ struct Arguments {
     filters: Vec<String>,
 }
 
-/// Runs the cases whose names contain one of the filters in `arguments`. Returns false if Pontoon's program is worse in
-/// a check that is not a known difference.
+/// Runs the cases whose names contain one of the filters in `arguments`. Returns false if a check that is not a known
+/// difference is worse with Pontoon's program than with the original.
 ///
 /// # Errors
 ///
@@ -129,7 +129,7 @@ struct Host {
     programs: Programs,
     /// The directory of the scripts.
     scripts: PathBuf,
-    /// The directory with one directory of results for each case and program.
+    /// The directory that contains a directory of results for each case and program.
     results: PathBuf,
     /// The home directory of the unprivileged user.
     home: String,
@@ -156,7 +156,7 @@ impl Host {
         Ok(self.run_with(case, column, program, &[])?.0)
     }
 
-    /// As [`Self::run`], with more variables of the case, `NAME=VALUE`. Returns the output of the case, too.
+    /// Same as [`Self::run`], with additional variables `NAME=VALUE` for the case. Also returns the output of the case.
     fn run_with(
         &self,
         case: &Case,

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 
 use crate::step;
 
-/// Pairs of program and Debian package: what the tests need.
+/// Pairs of program and Debian package that the tests need.
 pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("bwrap", "bubblewrap"),
     ("busybox", "busybox-static"),

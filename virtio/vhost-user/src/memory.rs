@@ -17,9 +17,10 @@ use crate::message::RegionDescription;
 /// Limit on the number of memory regions, the reply to VHOST_USER_GET_MAX_MEM_SLOTS.
 pub(crate) const MAX_REGIONS: usize = 64;
 
-/// Limit on the sum of the files' parts that are mapped for one guest, in bytes: 8 TiB, or a fourth of a smaller address
-/// space ([`most_mapped`]). While a table is replaced, both are mapped, and several guests' at the time of a change; the
-/// rest of the address space (128 TiB on x86-64) is for the process itself, whose allocations would fail otherwise.
+/// Limit on the memory that is mapped for one guest, in bytes: 8 TiB, or a fourth of the address space if that is less
+/// ([`most_mapped`]). While a table is replaced, both the old and the new one are mapped, and at the change of guests
+/// the memory of several guests. The rest of the address space (128 TiB on x86-64) remains for allocations of the
+/// process.
 const MAX_MAPPED: u64 = 1 << 43;
 
 /// All regions of the guest's memory. A table is immutable; a change creates another table.
@@ -212,8 +213,8 @@ impl MappedRegion {
     }
 }
 
-/// Returns the limit on the memory that is mapped for one guest. `stack` is an address of the stack: Linux places stacks in
-/// the upper half of the address space, or else the result is smaller than it could be.
+/// Returns the limit on the memory that is mapped for one guest. `stack` is an address of the stack, which Linux places
+/// in the upper half of the address space. For another placement, the result would be too low, never too high.
 fn most_mapped(stack: usize) -> u64 {
     let space = (stack as u64).checked_next_power_of_two().unwrap_or(u64::MAX);
     MAX_MAPPED.min(space / 4)
@@ -272,7 +273,8 @@ mod tests {
 
     #[test]
     fn mapped_memory_is_bounded_by_a_fourth_of_a_small_address_space() {
-        // Addresses of 48, 47 and 39 bits, of which the processes' half has 128 TiB (aarch64: 256 TiB) and 256 GiB.
+        // Stacks below the end of an address space of 256 TiB (aarch64), 128 TiB (x86-64) and 256 GiB (39-bit
+        // addresses).
         assert_eq!(most_mapped(0xffff_f000_0000), MAX_MAPPED);
         assert_eq!(most_mapped(0x7ffc_1234_5678), MAX_MAPPED);
         assert_eq!(most_mapped(0x3f_ff12_3456), 64 << 30);

@@ -1,26 +1,26 @@
 //! Parser of command lines by the rules of GNU `getopt_long` (getopt(3)): abbreviated long options, clusters of short
-//! options, options behind operands, and the texts of its errors. No crate of the dependencies has these rules, by which the
-//! callers of other programs were written.
+//! options, options after operands, and the same error texts. clap does not implement these rules, on which the callers
+//! of other programs rely.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// An option of the command line, with the key by which the caller knows it.
+/// Option that a command line may contain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec<K> {
-    /// Key of the option. Several options may have the same key.
+    /// Value that identifies the option to the caller. Several options may have the same key.
     pub(crate) key: K,
-    /// Name behind one hyphen.
+    /// Letter after one hyphen.
     pub(crate) short: Option<u8>,
-    /// Name behind two hyphens.
+    /// Name after two hyphens.
     pub(crate) long: &'static str,
     /// True if the option has an argument.
     pub(crate) has_argument: bool,
 }
 
-/// Place of the options of a command line.
+/// Permitted order of options and operands in a command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Options may follow operands.
@@ -47,7 +47,7 @@ pub(crate) struct Getopt<'a, K> {
     specs: &'a [Spec<K>],
     order: Order,
     arguments: VecDeque<OsString>,
-    /// Short options of a cluster that are still to be returned.
+    /// Remaining short options of the current cluster.
     cluster: VecDeque<u8>,
     operands: Vec<OsString>,
 }
@@ -100,7 +100,7 @@ impl<'a, K: Copy + PartialEq> Getopt<'a, K> {
         }
     }
 
-    /// Handles the long option `text`, which has no hyphens in front.
+    /// Handles the long option `text`, without its leading hyphens.
     fn long(&mut self, text: &OsStr) -> Parsed<K> {
         let bytes = text.as_bytes();
         let equals = bytes.iter().position(|byte| *byte == b'=');

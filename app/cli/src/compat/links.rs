@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Links all `names` in `directory` to this program: either all of them, or none. Links to a `pontoon` are replaced. Returns
-/// a line for each link.
+/// Creates a link to this program in `directory` for each of `names`: all of them, or none. Existing links to a
+/// `pontoon` are replaced. Returns a line for each link.
 ///
 /// # Errors
-/// A name is taken by another file, or a link cannot be created.
+/// Another file has one of the names, or a link cannot be created.
 pub(super) fn install<'a>(directory: &Path, names: impl Iterator<Item = &'a str>) -> Result<String> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     install_to(&program, directory, names)
@@ -31,7 +31,7 @@ fn install_to<'a>(program: &Path, directory: &Path, names: impl Iterator<Item = 
     for link in &links {
         let shown = link.display();
         let new = link.with_extension(format!("pontoon-{}", std::process::id()));
-        // A link is replaced by rename(2), so that the name exists at any time.
+        // rename(2) replaces an existing link, so that the name always exists.
         symlink(program, &new)
             .and_then(|()| fs::rename(&new, link).inspect_err(|_| drop(fs::remove_file(&new))))
             .with_context(|| format!("cannot create the link {shown}"))?;
@@ -40,7 +40,8 @@ fn install_to<'a>(program: &Path, directory: &Path, names: impl Iterator<Item = 
     Ok(lines)
 }
 
-/// Removes the links of `names` in `directory` that lead to a `pontoon`; other files are left. Returns a line for each file.
+/// Removes the links of `names` in `directory` that lead to a `pontoon`, and no other files. Returns a line for each
+/// existing file.
 ///
 /// # Errors
 /// A link cannot be removed.
@@ -123,7 +124,7 @@ mod tests {
             let error = install("/x/pontoon", directory.path()).unwrap_err().to_string();
             let expected = format!("{} exists and is not a link to pontoon", at("two").display());
             assert!(error.starts_with(&expected), "{error}");
-            // No name was linked.
+            // No link was created.
             assert!(!at("one").exists() && fs::symlink_metadata(at("one")).is_err());
             remove(directory.path(), NAMES.into_iter()).unwrap();
             fs::remove_file(at("two"))

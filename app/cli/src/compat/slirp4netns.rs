@@ -30,7 +30,7 @@ enum Key {
     Version,
 }
 
-/// The options, in the order in which slirp4netns lists them as possibilities of an abbreviation.
+/// Options of slirp4netns, in the order in which its error text for an ambiguous abbreviation lists them.
 const SPECS: &[Spec<Key>] = &[
     flag(Key::Configure, Some(b'c'), "configure"),
     with_argument(Key::ExitFd, Some(b'e'), "exit-fd"),
@@ -71,10 +71,10 @@ const fn with_argument(key: Key, short: Option<u8>, long: &'static str) -> Spec<
     }
 }
 
-/// Version of slirp4netns whose options this file has. Callers compare it with the version that an option needs.
+/// Version of slirp4netns whose options are supported. Callers compare it with the first version that has an option.
 const EMULATED: &str = "1.3.2";
 
-/// Values of the options, as given.
+/// Options of a command line, with their values.
 #[derive(Debug, Default)]
 struct Given {
     configure: bool,
@@ -94,7 +94,7 @@ struct Given {
     target_type: Option<OsString>,
 }
 
-/// Translates a command line of slirp4netns. `program` is its name, for texts.
+/// Translates a command line of slirp4netns. Error texts and the usage name the program `program`.
 pub(super) fn translate(program: &str, arguments: Vec<OsString>) -> Result<Translation, Failure> {
     let wrong = |text: &str| Failure::new(text).with_usage(usage(program));
     let mut given = Given::default();
@@ -141,7 +141,7 @@ impl Given {
             Key::Cidr => self.cidr = Some(value),
             Key::DisableHostLoopback => self.disable_host_loopback = true,
             Key::NetnsType => self.netns_type = Some(value),
-            // The owner of the network namespace is found without it.
+            // The path is not used: the kernel returns the user namespace that owns a network namespace.
             Key::UsernsPath if !Path::new(&value).exists() => {
                 return Err(format!("userns path doesn't exist: {}", value.display()));
             }
@@ -151,13 +151,13 @@ impl Given {
             Key::DisableDns => self.disable_dns = true,
             Key::MacAddress => self.mac = Some(value),
             Key::TargetType => self.target_type = Some(value),
-            // The sandbox and its filter of system calls are always on. The other two are handled before.
+            // The sandbox and its system call filter are always enabled. `translate` handles `--help` and `--version`.
             Key::EnableSandbox | Key::EnableSeccomp | Key::Help | Key::Version => {}
         }
         Ok(())
     }
 
-    /// Returns the words of `pontoon run --attach` for a namespace.
+    /// Returns the arguments of `pontoon` that attach to a network namespace.
     fn namespace(&self, operands: &[OsString]) -> Result<Vec<OsString>, String> {
         let target = operands.first().ok_or_else(String::new)?;
         let target = match self.netns_type.as_deref().map(OsStr::as_encoded_bytes) {
@@ -179,7 +179,8 @@ impl Given {
         Ok(words)
     }
 
-    /// Returns the words of `pontoon vm` for User Mode Linux, whose BESS transport sends each frame as one message.
+    /// Returns the arguments of `pontoon` that serve User Mode Linux, whose BESS transport sends each frame as one
+    /// message.
     fn bess(&self, operands: &[OsString]) -> Result<Vec<OsString>, String> {
         let [socket] = operands else {
             return Err(match operands {
@@ -204,10 +205,10 @@ impl Given {
         ])
     }
 
-    /// Appends the options of the network to `words`.
+    /// Appends the options of the guest's network to `words`.
     fn network(&self, mut words: Vec<OsString>) -> Result<Vec<OsString>, String> {
         let (network, prefix) = self.cidr.as_deref().map_or(Ok(DEFAULT_NETWORK), cidr)?;
-        // The gateway and the DNS forwarder have the numbers 2 and 3 by default.
+        // The gateway and the DNS forwarder have the host numbers 2 and 3 by default.
         let guest = Ipv4Addr::from_bits(network.to_bits() + GUEST_NUMBER);
         words.push(option("address", format!("{guest}/{prefix}")));
         words.push(match self.ipv6 {
@@ -218,7 +219,7 @@ impl Given {
         if !self.disable_host_loopback {
             words.push("--host-loopback".into());
         }
-        // slirp4netns connects to them like to any other address.
+        // slirp4netns permits connections to these addresses, as to any other.
         words.extend(["--host-addresses".into(), "--metadata".into()]);
         if self.disable_dns {
             words.push("--dns=none".into());
@@ -239,7 +240,7 @@ impl Given {
         Ok(words)
     }
 
-    /// Returns the options of the source address. Both families may name the same interface.
+    /// Returns the options for the source addresses of outgoing packets. Both families may name the same interface.
     fn outbound(&self) -> Result<Vec<OsString>, String> {
         let mut words = Vec::new();
         for (name, value, is_address) in [
@@ -272,7 +273,7 @@ fn is_v6(text: &str) -> bool {
 
 const DEFAULT_NETWORK: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 0, 2, 0), 24);
 
-/// Number of the guest in its IPv4 network.
+/// Host number of the guest in its IPv4 network.
 const GUEST_NUMBER: u32 = 100;
 
 const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x100);
@@ -294,7 +295,7 @@ fn descriptor(name: &str, value: &OsStr) -> Result<u32, String> {
         .ok_or_else(|| format!("{name} must be a non-negative integer"))
 }
 
-/// Returns a path that is not mistaken for a process id.
+/// Returns the path of a namespace in a form that cannot be parsed as a process id.
 fn path(given: &OsStr) -> Result<OsString, String> {
     if let Err(error) = std::fs::metadata(given) {
         let why = pontoon_process::error::reason(&error);
@@ -307,7 +308,7 @@ fn path(given: &OsStr) -> Result<OsString, String> {
     })
 }
 
-/// Parses a network for the guest, which has room for the guest's number.
+/// Parses the guest's network, which must contain the host number of the guest.
 fn cidr(text: &OsStr) -> Result<(Ipv4Addr, u8), String> {
     let text = text.to_string_lossy();
     let invalid = || format!("invalid CIDR: {text}");
@@ -348,7 +349,7 @@ fn mac(text: &OsStr) -> Result<String, String> {
     }
 }
 
-/// Returns the help. Callers search it for the names of the options that they need.
+/// Returns the text of `--help`, in which callers search for the options that they need.
 fn usage(program: &str) -> String {
     format!(
         "\
@@ -379,8 +380,8 @@ Pontoon with the command line of slirp4netns {EMULATED}: connects a network name
     )
 }
 
-/// Returns the text of `--version`. Callers parse the first line, and `SLIRP_CONFIG_VERSION_MAX`, by which slirp4netns states
-/// which options its library has: 3 stands for all of them.
+/// Returns the text of `--version`. Callers parse the first line, and `SLIRP_CONFIG_VERSION_MAX`, by which slirp4netns
+/// states the options that its library supports: 3 means all of them.
 fn version() -> String {
     format!(
         "slirp4netns version {EMULATED}\npontoon: {}\nSLIRP_CONFIG_VERSION_MAX: 3\n",

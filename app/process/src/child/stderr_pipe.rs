@@ -24,7 +24,7 @@ pub struct StderrPipe {
     limit: &'static Mutex<LogRateLimit>,
 }
 
-/// Limit on the lines of all child processes together. A child that exits and is restarted does not get another limit.
+/// Limit on the lines of all child processes together. A child process that is restarted shares the limit.
 static OF_CHILDREN: Mutex<LogRateLimit> = Mutex::new(LogRateLimit::new());
 
 /// Size of one read, in bytes.

@@ -230,7 +230,8 @@ impl Api {
         self.ports.set_owned(owned);
     }
 
-    /// Begins queries that were scheduled after the ones that have ended, and looks at the listening sockets if that is due.
+    /// Begins queries that were scheduled after the ones that have ended, and scans the listening sockets if a scan is
+    /// due.
     pub(super) fn go_on(&mut self, now: Instant) {
         self.look(now);
         self.confirm_round.go_on(&mut self.outbox, now);

@@ -114,7 +114,7 @@ fn auto_follows_the_hosts_listeners_without_own_ports() {
     assert_eq!(updates, [ForwardUpdate::Add(added)]);
     assert_eq!((counts.open, counts.taken), (1, 1));
     assert_eq!(all.look(&set, &own).0, []);
-    // A value that names the port replaces what was found.
+    // A value that names the port replaces the forward that `auto` has made.
     let changed = all.change(&[], &[spec("443:444")]).unwrap();
     assert_eq!(changed.updates[0], ForwardUpdate::Remove(added));
     assert_eq!(all.found().count(), 0);

@@ -32,7 +32,7 @@ const ENGINE_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 2, 1);
 /// default route.
 const ENGINE_V6: Ipv6Addr = Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 3);
 
-/// The engine's link-local address if the guest has the usual one.
+/// Link-local address of the engine for a guest that has [`Ipv6Plan::ROUTER`] itself.
 const OTHER_ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 /// Returns the plan that `options` ask for.
@@ -110,9 +110,9 @@ fn first<T>(addresses: &[IpNet], of_family: impl Fn(IpNet) -> Option<T>) -> Opti
     addresses.iter().find_map(|address| of_family(*address))
 }
 
-/// Returns the IPv4 side of a plan for a guest with this address: the gateway and the DNS forwarder have the numbers 2 and 3
-/// in its subnet, or 1 in place of that which the guest has. Beside a subnet with fewer addresses or a link-local one, they
-/// share a link-local address.
+/// Returns the IPv4 side of a plan for a guest with this address: the gateway and the DNS forwarder have the host
+/// numbers 2 and 3 in its subnet; if the guest has one of these, number 1 replaces it. If the subnet is too small or
+/// link-local, they share a link-local address outside of it.
 fn around_v4(address: Ipv4Net) -> Ipv4Plan {
     let nth = |n: u32| Ipv4Addr::from_bits(address.network().to_bits() + n);
     let other_than = |n: u32| if nth(n) == address.addr() { nth(1) } else { nth(n) };
@@ -126,7 +126,8 @@ fn around_v4(address: Ipv4Net) -> Ipv4Plan {
     }
 }
 
-/// As [`around_v4`], for IPv6, with a DNS forwarder outside of the guest's subnets.
+/// Same as [`around_v4`] for IPv6. If the subnet is too small or link-local, the DNS forwarder has a unique local
+/// address.
 fn around_v6(address: Ipv6Net, default_route: bool) -> Ipv6Plan {
     let nth = |n: u128| Ipv6Addr::from_bits(address.network().to_bits() + n);
     let other_than = |n: u128| if nth(n) == address.addr() { nth(1) } else { nth(n) };
@@ -145,7 +146,7 @@ fn around_v6(address: Ipv6Net, default_route: bool) -> Ipv6Plan {
     }
 }
 
-/// Adds a route to each DNS forwarder that no subnet and no other route of the guest contains.
+/// Adds a route to each DNS forwarder whose address no subnet and no other route of the guest contains.
 fn add_dns_routes(plan: &mut AddressPlan) {
     let v4 = plan
         .v4
@@ -285,7 +286,7 @@ fn apply(options: &Addressing, plan: &mut AddressPlan) -> Result<(), Error> {
         if !exists {
             return Err(absent("route", &route.destination));
         }
-        // The option replaces a route of the host's interface.
+        // A route of an option replaces one of the host's interface.
         plan.routes.retain(|other| other.destination != route.destination);
         plan.routes.push(*route);
     }

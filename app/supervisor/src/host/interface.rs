@@ -102,9 +102,10 @@ impl HostInterface {
         }
     }
 
-    /// Adds the routes through the interface with that index, which are sorted by metric; of several to one destination, the
-    /// first. The guest's kernel derives the routes to the subnets of its addresses again, but not one to the peer of an
-    /// address, which the guest's address does not have.
+    /// Adds the routes through the interface with index `index`. `routes` are sorted by metric; of several routes to
+    /// one destination, the first is used. Routes to the subnets of the guest's addresses are omitted, because the
+    /// guest's kernel adds them itself. It adds no route to the peer of an address, because the guest's address has no
+    /// peer.
     fn add_routes(&mut self, routes: &[Route], index: u32) {
         let v4 = self.v4.iter().map(|net| IpNet::V4(net.trunc()));
         let subnets: Vec<IpNet> = v4
@@ -144,7 +145,7 @@ impl HostInterface {
                 continue;
             };
             match address {
-                // The prefix length is the peer's, if there is a peer.
+                // If the address has a peer, the prefix length is that of the peer.
                 IpNet::V4(net) if has_peer(message) => self.v4.push(net.addr().into()),
                 IpNet::V4(net) => self.v4.push(net),
                 IpNet::V6(net) if is_stable(message) => self.v6.push(net),
@@ -155,7 +156,7 @@ impl HostInterface {
     }
 }
 
-/// Returns true if the address is that of one end of a link, whose other end has an address, too.
+/// Returns true if the address has a peer: the address of the other end of a point-to-point link.
 fn has_peer(message: &AddressMessage) -> bool {
     let find = |of: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(of);
     let own = find(|attribute| match attribute {

@@ -56,7 +56,7 @@ fn truncated_and_foreign_messages_are_refused_or_ignored() {
     for len in [0, 15, 17, u32::MAX] {
         assert!(taken(&message(len, 3, 7, &[])).is_err(), "{len}");
     }
-    // A socket that is too short, and one whose attribute has no length.
+    // Truncated data of a socket, and an attribute of length 0.
     assert_eq!(taken(&message(20, 20, 7, &[2; 4])).unwrap().1, 0);
     let body = [&[2; 72][..], &[0; 4]].concat();
     assert_eq!(taken(&message(92, 20, 7, &body)).unwrap().1, 0);

@@ -24,7 +24,7 @@ pub(super) struct DefaultOptions {
 const LONGEST: usize = 64;
 
 impl DefaultOptions {
-    /// Returns the options of the family of `host`; none if this host does not have the family, and so no such listener.
+    /// Returns the options for listeners of the family of `host`, or none if this host lacks the family.
     ///
     /// # Errors
     /// A socket cannot be opened, for example because no descriptor is free.
@@ -36,7 +36,7 @@ impl DefaultOptions {
         let mut options = Vec::new();
         for option in settable(Role::EngineOnInterface) {
             let mut value = vec![0; LONGEST];
-            // Most options of UDP sockets do not exist.
+            // Options that a TCP socket does not have are skipped.
             if let Ok(len) = option::get(&socket, option.level, option.name, &mut value) {
                 value.truncate(len);
                 options.push((option.level, option.name, value));
@@ -54,8 +54,8 @@ impl DefaultOptions {
             )
         });
         for (level, name, value) in &mut options {
-            // Without a value of its own, a socket takes the hop limit of the route. The kernel shows the resulting number
-            // then; -1 restores that state.
+            // A socket without its own hop limit uses that of the route, and getsockopt(2) returns that number. The
+            // value -1 makes the socket use the route's hop limit again.
             if let (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) =
                 (*level, *name)
             {

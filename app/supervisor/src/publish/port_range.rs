@@ -1,4 +1,4 @@
-//! Ranges of ports, as the options for ports contain them.
+//! Ranges of ports in the values of `--publish` and `--guest-forward`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ impl PortRange {
     /// Returns the number of ports.
     #[must_use]
     pub fn count(self) -> u16 {
-        // There is no port 0.
+        // A range does not contain port 0, so at most 65,535 ports.
         self.last - self.first + 1
     }
 
@@ -38,7 +38,7 @@ impl PortRange {
         self.first <= other.last && other.first <= self.last
     }
 
-    /// Returns the ports that are in none of `excluded`.
+    /// Returns the ports of this range that are in none of `excluded`.
     #[must_use]
     pub(crate) fn without(self, excluded: &[Self]) -> Vec<Self> {
         let mut rest = vec![self];

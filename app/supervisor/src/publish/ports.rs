@@ -32,13 +32,13 @@ pub(crate) struct Ports {
     /// The host's own addresses, which no target address may be.
     owned: Owned,
     ports: BTreeMap<PublishedKey, Port>,
-    /// Values that publish what the guest listens on.
+    /// Values with `auto`, which publish the ports on which the guest listens.
     autos: Vec<Publish>,
-    /// True if the guest's listening ports can be read.
+    /// True if the guest's listening ports can be read, so that values with `auto` are permitted.
     finds: bool,
 }
 
-/// Host socket of a published port, and where it leads.
+/// Host socket and destination of a published port.
 #[derive(Clone, Debug)]
 struct Port {
     guest: GuestEnd,
@@ -49,7 +49,7 @@ struct Port {
     socket: Arc<OwnedFd>,
 }
 
-/// Address, if it is not the guest's own, and port of the guest to which a published port leads.
+/// Destination of a published port: the port of the guest, and the address if it is not the guest's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GuestEnd {
     target: Option<IpAddr>,
@@ -65,7 +65,7 @@ impl Drop for Port {
 /// Result of a change of the published ports.
 #[derive(Debug)]
 pub(crate) struct PortChanges {
-    /// Ports that were not published before, or led to another port; and new values that publish what the guest listens on.
+    /// Ports that were not published before or had another destination, and new values with `auto`.
     pub(crate) added: Vec<Publish>,
     /// Ports and values that were published before and no longer are.
     pub(crate) removed: Vec<Publish>,
@@ -79,9 +79,9 @@ pub(crate) struct PortChanges {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PortUndo {
     ports: Vec<(PublishedKey, Option<Port>, Option<Port>)>,
-    /// The values that publish what the guest listens on, before the change.
+    /// Values with `auto` before the change.
     autos_before: Vec<Publish>,
-    /// These values after the change.
+    /// Values with `auto` after the change.
     autos_after: Vec<Publish>,
 }
 
@@ -102,7 +102,7 @@ struct Draft {
 }
 
 impl PortUndo {
-    /// Returns true if the change has added the port or has changed where it leads.
+    /// Returns true if the change has added the port or has changed its destination.
     pub(crate) fn has_added(&self, port: &Published) -> bool {
         let key = port.key();
         let mut ports = self.ports.iter();
@@ -136,7 +136,7 @@ impl Ports {
         }
     }
 
-    /// Permits values that publish what the guest listens on.
+    /// Sets whether values with `auto` are permitted.
     pub(crate) fn finding(self, finds: bool) -> Self {
         Self { finds, ..self }
     }
@@ -147,9 +147,9 @@ impl Ports {
     }
 
     /// Closes the ports `remove` and opens the ports `add`: either all of them, or none. A port in both lists keeps its
-    /// socket, even if it leads elsewhere; sockets of ports in neither list are not changed. `add` may contain ports that are
-    /// published already, and `remove` ports that are not. Of [`PublishedPorts::All`], ports that cannot be opened are
-    /// skipped, and counted in one log line.
+    /// socket, even if its destination changes; sockets of ports in neither list are not changed. `add` may contain
+    /// ports that are published already, and `remove` ports that are not. Ports of [`PublishedPorts::All`] that cannot
+    /// be opened are skipped, and one log line reports their number.
     ///
     /// # Errors
     /// The reason why nothing was changed.
@@ -174,7 +174,7 @@ impl Ports {
                 }
             }
         }
-        // Ports of `all` are those that the other values leave.
+        // Values with `all` are last: they publish only ports that no other value publishes.
         let is_all = |spec: &&Publish| spec.ports == PublishedPorts::All;
         for spec in add
             .iter()
@@ -192,7 +192,7 @@ impl Ports {
         Ok(self.apply(draft, autos))
     }
 
-    /// Checks that the guest has what a new value needs.
+    /// Checks that the guest can have the ports of a new value.
     fn check(&self, spec: &Publish) -> Result<(), PortRefusal> {
         let wrong = |what: &str, advice: &str| {
             let wrong = Error::new(format!("cannot publish {spec}: {what}"));
@@ -243,8 +243,8 @@ impl Ports {
         Ok(())
     }
 
-    /// Returns the keys of the sockets of a value, each with where it leads. If the value names no address, addresses of a
-    /// family that the host lacks are included.
+    /// Returns the keys of the sockets of a value, each with its destination. If the value names no address, addresses
+    /// of a family that the host lacks are included.
     fn endpoints(
         &self,
         spec: &Publish,
@@ -274,7 +274,7 @@ impl Ports {
         })
     }
 
-    /// Returns the host addresses of a value: its own, or those of all families that the guest has.
+    /// Returns the host addresses of a value: its own, or the unspecified address of each family that the guest has.
     fn addresses(&self, spec: &Publish) -> Vec<IpAddr> {
         match spec.listens_at() {
             Some(address) => vec![address],
@@ -408,7 +408,7 @@ impl Ports {
         closed
     }
 
-    /// Returns each published port as an option value, except those that the guest listens on.
+    /// Returns each published port as an option value, except those that are published because of `auto`.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Publish> {
         let ports = self.ports.iter().filter(|(_, port)| !port.is_found);
         ports.map(|(key, port)| shown(*key, port))
@@ -425,8 +425,9 @@ impl Ports {
         self.ports.values().map(|port| Arc::clone(&port.socket)).collect()
     }
 
-    /// Returns the index of the interface that a value names, or the inner `None` if it names none. An interface that no
-    /// longer exists is found by the ports that are bound to it; the outer `None` means that there are none.
+    /// Returns the index of the interface that a value names, or the inner `None` if it names none. The index of an
+    /// interface that no longer exists is taken from a port that is bound to it; the outer `None` means that there is
+    /// no such port.
     fn known_interface(&self, spec: &Publish) -> Option<Option<NonZeroU32>> {
         if let Ok(index) = interface_index(spec) {
             return Some(index);
@@ -440,9 +441,9 @@ impl Ports {
 /// Share of the limit on descriptors that sockets of published ports may use.
 #[derive(Clone, Copy, Debug)]
 enum Budget {
-    /// Half of them, so that the other half remains for flows.
+    /// Half of the limit, so that the other half remains for flows.
     Half,
-    /// All but the last [`RESERVE`].
+    /// The limit without [`RESERVE`].
     Reserve,
 }
 
@@ -461,14 +462,14 @@ fn open(spec: &Publish, key: PublishedKey, budget: Budget) -> io::Result<Option<
     }
 }
 
-/// Returns true if another socket has the port, this user may not use it, or there is no descriptor for it.
+/// Returns true if another socket has the port, this user may not use it, or no descriptor is free.
 fn is_taken(error: &io::Error) -> bool {
     let taken = [libc::EADDRINUSE, libc::EACCES, libc::EMFILE];
     error.raw_os_error().is_some_and(|error| taken.contains(&error))
 }
 
-/// Returns the ports of [`PublishedPorts::All`]. The kernel takes a port on which a socket listens from the ephemeral ones, so
-/// that without them the host's programs could open no connection.
+/// Returns the ports of [`PublishedPorts::All`]. Ephemeral ports are excluded: if sockets listened on all of them, the
+/// kernel would have no port for connections of the host's programs.
 fn all_ports(spec: &Publish) -> Vec<PortRange> {
     let named = spec.without_excluded(&[PortRange::ALL]);
     let ephemeral = [ephemeral_ports()];
@@ -516,9 +517,8 @@ fn within(budget: Budget, socket: OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Number of descriptors that are not used for published ports but reserved for 16 clients of each of the control socket and
-/// the metrics address, 16 queues of the tap, the file of
-/// a capture, and the start of another engine.
+/// Number of descriptors that published ports may not use: 16 clients each of the control socket and the metrics
+/// address, 16 queues of the tap, the file of a capture, and the start of another engine.
 const RESERVE: u64 = 96;
 
 fn shown(key: PublishedKey, port: &Port) -> Publish {

@@ -18,33 +18,34 @@ pub struct Publish {
     pub address: Option<IpAddr>,
     /// Name of the host's interface to listen on; `None` means all interfaces.
     pub interface: Option<String>,
-    /// Ports on the host, and those that they lead to.
+    /// Ports of the host, and the ports of the guest to which they lead.
     pub ports: PublishedPorts,
     /// Ports of the host that are not published although `ports` contains them.
     pub excluded: Vec<PortRange>,
-    /// Address behind the guest's link that the ports lead to; `None` means the guest's own.
+    /// Address behind the guest's link to which the ports lead; `None` means the guest's own.
     pub target: Option<IpAddr>,
 }
 
-/// Ports of the host, and those that they lead to.
+/// Ports of the host, and the ports of the guest to which they lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PublishedPorts {
     /// Consecutive ports.
     Range {
         /// Ports of the host.
         host: PortRange,
-        /// Port that the first of them leads to.
+        /// Port of the guest to which the first of them leads.
         guest: u16,
     },
-    /// Ports that lead to the same ports, in two ranges or more.
+    /// Two or more ranges of ports that lead to the guest's ports of the same numbers.
     List(Vec<PortRange>),
-    /// All ports that are free on the host and not ephemeral, which lead to the same ports.
+    /// All ports that are free on the host and not ephemeral; they lead to the guest's ports of the same numbers.
     All,
-    /// The ports on which the guest listens, while it does; if the list is not empty, only those in one of its ranges.
+    /// Ports on which the guest listens, for as long as it does; if the list is not empty, only those in one of its
+    /// ranges.
     Auto(Vec<PortRange>),
 }
 
-/// Transport protocols of an option for ports.
+/// Transport protocols of a value of `--publish` or `--guest-forward`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocols {
     /// TCP.
@@ -69,7 +70,7 @@ impl Protocols {
         all.iter().copied()
     }
 
-    /// Splits the protocols off the end of a value; TCP is the default.
+    /// Splits `/tcp`, `/udp` or `/both` off the end of a value. The default is TCP.
     ///
     /// # Errors
     /// The text after the slash is not a protocol.
@@ -104,8 +105,8 @@ impl fmt::Display for Protocols {
 }
 
 impl Publish {
-    /// Returns the ranges of ports that the value names, without those that it excludes. Of [`PublishedPorts::All`] and
-    /// [`PublishedPorts::Auto`] it names none.
+    /// Returns the ranges of ports that the value names, without those that it excludes. [`PublishedPorts::All`] and
+    /// [`PublishedPorts::Auto`] name none.
     #[must_use]
     pub fn named(&self) -> Vec<PortRange> {
         let ranges = match &self.ports {
@@ -116,13 +117,14 @@ impl Publish {
         self.without_excluded(ranges)
     }
 
-    /// Returns the ports of `ranges` that the value does not exclude.
+    /// Returns the parts of `ranges` that the value does not exclude.
     pub(super) fn without_excluded(&self, ranges: &[PortRange]) -> Vec<PortRange> {
         let left = |range: &PortRange| range.without(&self.excluded);
         ranges.iter().flat_map(left).collect()
     }
 
-    /// Returns the host address to listen on; `None` means all addresses of both families.
+    /// Returns the host address to listen on: that of the value, or the unspecified address of the target's family.
+    /// `None` means all addresses of both families.
     pub(super) fn listens_at(&self) -> Option<IpAddr> {
         let any: Option<IpAddr> = self.target.map(|target| match target {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -131,7 +133,8 @@ impl Publish {
         self.address.or(any)
     }
 
-    /// Returns the number of ports of both protocols, except those of [`PublishedPorts::Auto`], which are limited.
+    /// Returns the number of ports, one for each protocol. Those of [`PublishedPorts::Auto`] are not counted, because
+    /// they have their own limit.
     #[must_use]
     pub fn count(&self) -> usize {
         let ranges = match &self.ports {
@@ -142,7 +145,7 @@ impl Publish {
         of_one * self.protocols.iter().count()
     }
 
-    /// Returns the guest's port that a port of the host leads to.
+    /// Returns the guest's port to which a port of the host leads.
     #[must_use]
     pub fn guest_port(&self, host: u16) -> u16 {
         match &self.ports {
@@ -151,13 +154,13 @@ impl Publish {
         }
     }
 
-    /// Returns true if the value publishes what the guest listens on.
+    /// Returns true if the value publishes the ports on which the guest listens (`auto`).
     #[must_use]
     pub fn is_auto(&self) -> bool {
         matches!(self.ports, PublishedPorts::Auto(_))
     }
 
-    /// Returns true if the value publishes a port on which the guest listens.
+    /// Returns true if the value is one with `auto` that publishes `port` while the guest listens on it.
     pub(crate) fn finds(&self, protocol: Protocol, port: u16) -> bool {
         let PublishedPorts::Auto(ranges) = &self.ports else {
             return false;
@@ -245,8 +248,8 @@ pub(crate) fn split(text: &str) -> Vec<&str> {
     text.split(is_separator).collect()
 }
 
-/// Returns true if a part of a value is meant as an address: no port has a dot, a bracket or a letter, except of the words
-/// `all` and `auto`.
+/// Returns true if a part of a value is an address and not a list of ports: it contains a dot, a bracket, or a letter
+/// that does not belong to `all` or `auto`.
 pub(crate) fn is_address(part: &str) -> bool {
     let letter = |letter: char| letter.is_ascii_alphabetic();
     let is_word = part.split(',').any(|word| word == "all" || word == "auto");
@@ -256,7 +259,7 @@ pub(crate) fn is_address(part: &str) -> bool {
 /// Parses `ADDR`, `%IFACE` or `ADDR%IFACE`.
 fn listen_address(part: &str) -> Result<(Option<IpAddr>, Option<String>), String> {
     let (address, interface) = match part.split_once('%') {
-        // A bracket would be taken for that of an address.
+        // The displayed value would be parsed as one with an IPv6 address.
         Some((_, interface)) if interface.contains(['[', ']']) => {
             return Err(format!("'{interface}' is not a valid interface name"));
         }
@@ -333,7 +336,7 @@ fn port_list(text: &str) -> Result<(Listed, Vec<PortRange>), String> {
     Ok((listed, excluded))
 }
 
-/// Adds the guest's ports to those of the host.
+/// Combines the ports of the host with those of the guest.
 fn guest_ports(listed: Listed, guest: Option<&str>) -> Result<PublishedPorts, String> {
     let guest: Option<PortRange> = guest.map(str::parse).transpose()?;
     match (listed, guest) {
@@ -390,7 +393,7 @@ impl fmt::Display for Publish {
     }
 }
 
-/// An address as options contain it: an IPv6 address in brackets.
+/// An address in the syntax of options: an IPv6 address in brackets.
 pub(crate) struct Bracketed(pub(crate) IpAddr);
 
 impl fmt::Display for Bracketed {

@@ -315,15 +315,15 @@ fn auto_follows_the_listeners() {
         ["127.0.0.6:21000:21000/tcp"]
     );
     assert_eq!(ports.iter().count(), 0);
-    // The changes hold the sockets.
+    // `changed` still holds the sockets.
     drop(changed);
-    // The port that another program had is tried again.
+    // The port that another socket had is opened at the next scan.
     drop(taken);
     let (changed, counts) = ports.look(&set, &none);
     assert_eq!((changed.added.len(), counts.open, counts.taken), (1, 2, 0));
     drop(changed);
     assert!(ports.look(&set, &none).0.port_updates.is_empty());
-    // A value that names the port takes it over, and it stays when the guest stops listening.
+    // A value that names the port keeps it published after the guest has stopped listening.
     ports.change(&[], &[parse("127.0.0.6:21000:80")]).unwrap();
     let (changed, _) = ports.look(&listeners([]), &none);
     assert_eq!(changed.removed.len(), 1);
@@ -331,7 +331,7 @@ fn auto_follows_the_listeners() {
         ports.iter().map(|port| port.to_string()).collect::<Vec<_>>(),
         ["127.0.0.6:21000:80/tcp"]
     );
-    // Without a value, nothing is published any more.
+    // After the value is removed, none of the ports is published.
     ports.look(&set, &none);
     ports
         .change(&[parse("127.0.0.6:21000-21999,auto,~21005")], &[])

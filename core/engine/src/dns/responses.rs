@@ -16,7 +16,7 @@ impl<S> Forwarder<S> {
         ready: Readiness,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        // A query in a list of waiting flows is handled in its turn.
+        // A query in a list of waiting flows is handled when that list is processed.
         let pending = self.pending.get_mut(flow.index, flow.generation);
         if pending.is_some_and(|pending| !pending.queued) {
             self.serve(flow, ready.error, ctx);
@@ -29,7 +29,7 @@ impl<S> Forwarder<S> {
         if let Some(pending) = self.pending.get_mut(flow.index, flow.generation) {
             pending.queued = false;
             pending.held_back = false;
-            // An event that was reported meanwhile may have been an error.
+            // `handle_socket` has ignored events meanwhile, one of which may have reported an error.
             self.serve(flow, true, ctx);
         }
     }
@@ -70,7 +70,7 @@ impl<S> Forwarder<S> {
             }
             return;
         }
-        // More datagrams arrived at this port than a turn may read; other queries are handled first.
+        // The socket has more datagrams than one turn may read; other flows are handled first.
         if let Some(pending) = self.pending.get_mut(flow.index, flow.generation) {
             pending.queued = true;
             ctx.net.ready.push_back(flow);
@@ -93,13 +93,14 @@ impl<S> Forwarder<S> {
         Ok(())
     }
 
-    /// Ends a query at the end of `GIVE_UP`: by the response, if that has waited for bandwidth, or as a failure.
+    /// Ends a query at its timeout: sends the response, if one has waited for bandwidth in the socket, or an error.
     pub(super) fn give_up<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        // Such responses count as waiting ones, so that many of them cannot exceed `--max-bandwidth` for long.
+        // These responses are added to the lead of DNS like others, so that many of them cannot exceed
+        // `--max-bandwidth` for long.
         if self.pending.at(flow.index).held_back && ctx.net.parked_first_lead < PARKED_FIRST_LEAD {
             let before = ctx.net.throttle.total_down();
             let _ = (0..BURST).try_for_each(|_| self.receive_once(flow, ctx));
@@ -110,8 +111,7 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// Handles the datagrams that one receive from a query's socket has returned: one, or several of the same size (UDP
-    /// GRO).
+    /// Handles the datagrams of one recvmsg(2) from a query's socket: one, or several of the same size (UDP GRO).
     fn receive<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -138,7 +138,7 @@ impl<S> Forwarder<S> {
                     }
                     return;
                 }
-                // The rules have to know the addresses before the guest receives them.
+                // The egress rules learn the addresses of names before the guest can use them.
                 ctx.net.policy.egress.learn(answer, ctx.now);
                 reply(pending, answer, ctx);
                 self.resolvers.answered(resolver, ctx.now);
@@ -158,7 +158,8 @@ pub(super) fn reply<S, H, T: Transmit>(
     ctx: &mut Ctx<'_, H, T>,
 ) {
     for (place, client) in pending.clients.iter().enumerate() {
-        // Many clients may exceed `--max-bandwidth` by no more than one large datagram does; the others retransmit.
+        // Responses to many clients exceed `--max-bandwidth` by at most one large datagram; the other clients
+        // retransmit.
         if place * answer.len() > BUFFER && ctx.net.throttle.down(ctx.now) == 0 {
             ctx.net.counters.dns_dropped += (pending.clients.len() - place) as u64;
             return;

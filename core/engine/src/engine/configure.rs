@@ -130,12 +130,12 @@ impl<H: Host> Engine<H> {
         ctx.link.flush();
     }
 
-    /// Adds a guest forward, at whose ports the guest reaches ports of the host.
+    /// Adds a guest forward.
     pub fn add_forward(&mut self, forward: GuestForward) {
         self.net.policy.forwards.add(forward);
     }
 
-    /// Removes a guest forward, and closes the connections that the guest has made by it.
+    /// Removes a guest forward, and resets the connections that the guest has opened through it.
     pub fn remove_forward<T: Transmit>(
         &mut self,
         forward: &GuestForward,

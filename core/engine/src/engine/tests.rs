@@ -1,4 +1,4 @@
-//! Tests of the order in which flows continue that wait for bandwidth.
+//! Tests of the order in which flows that wait for bandwidth continue.
 
 use core::num::NonZeroU64;
 use core::time::Duration;
@@ -53,7 +53,7 @@ impl Saturated {
         self.frame(&Sent::new(from, to, payload).udp());
     }
 
-    /// Lets the engine receive a frame from the guest.
+    /// Passes a frame of the guest to the engine.
     fn frame(&mut self, bytes: &[u8]) {
         let (engine, link, host) = (&mut self.engine, &mut self.link, &mut self.host);
         with_frame(bytes, Segmentation::Whole, |frame, _| {
@@ -135,7 +135,8 @@ fn dns_responses_and_downloads_share_the_bandwidth() {
     }
     assert!(bulk * 10 > (dns + bulk) * 4, "{dns} {bulk}");
     assert!(dns * 10 > (dns + bulk) * 4, "{dns} {bulk}");
-    // 20 s at 64 kbit/s are 160,000 bytes. Responses to queries at their timeout do not exceed the rate for long.
+    // 20 s at 64 kbit/s are 160,000 bytes. Responses that are sent at the timeout of their queries exceed the rate only
+    // briefly.
     assert!(dns + bulk < 175_000, "{dns} {bulk}");
 }
 

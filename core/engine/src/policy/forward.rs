@@ -23,7 +23,7 @@ pub struct GuestForward {
 pub struct GuestForwards(BTreeMap<(Protocol, SocketAddr), GuestForward>);
 
 impl GuestForward {
-    /// Returns true if what the guest sends to `written` is forwarded.
+    /// Returns true if packets of the guest to `written` are forwarded by this forward.
     #[must_use]
     pub fn contains(&self, protocol: Protocol, written: SocketAddr) -> bool {
         let (first, port) = (self.from.port(), written.port());
@@ -31,7 +31,7 @@ impl GuestForward {
         is_of && port >= first && port - first < self.count
     }
 
-    /// Returns true if the guest reaches both by the same protocol, address and port.
+    /// Returns true if both forwards contain the same port of the same protocol and address.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         let starts_inside =
@@ -43,7 +43,7 @@ impl GuestForward {
 }
 
 impl GuestForwards {
-    /// Adds a forward, unless it overlaps one that exists.
+    /// Adds a forward, unless it overlaps an existing one.
     pub fn add(&mut self, forward: GuestForward) {
         let key = (forward.protocol, forward.from);
         let (before, after) = (self.0.range(..=key).next_back(), self.0.range(key..).next());
@@ -61,7 +61,7 @@ impl GuestForwards {
         self.0.remove(&(forward.protocol, forward.from));
     }
 
-    /// Returns the destination on the host's side of what the guest sends to `written`, if it is forwarded.
+    /// Returns the destination on the host's side of packets of the guest to `written`, if a forward contains it.
     #[must_use]
     pub fn translate(&self, protocol: Protocol, written: SocketAddr) -> Option<SocketAddr> {
         if self.0.is_empty() {

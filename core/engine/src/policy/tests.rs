@@ -234,7 +234,7 @@ fn subnets_of_the_host_are_forwarded_in_its_plan() {
     }
 }
 
-/// The usual gateway of an IPv6 network is link-local, and can stand for the host's loopback.
+/// Tests that a link-local gateway, which is usual in IPv6 networks, can be mapped to the host's loopback.
 #[test]
 fn mapped_gateway_may_be_link_local() {
     let mapped = Policy {

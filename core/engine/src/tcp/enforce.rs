@@ -22,7 +22,7 @@ impl<S> Tcp<S> {
         disowned.into_iter().for_each(|index| self.prohibit(index, ctx));
     }
 
-    /// Resets the connections that the guest has opened by a guest forward, which was removed.
+    /// Resets the connections that the guest has opened through a guest forward that was removed.
     pub fn close_forwarded<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         forward: &GuestForward,

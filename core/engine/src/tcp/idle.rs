@@ -177,7 +177,7 @@ impl<S> Tcp<S> {
     }
 
     /// Returns a connection in TIME-WAIT of a client that counts against `share`: the oldest of those that are
-    /// examined. Each call examines a limited number of connections, and the next call continues behind them.
+    /// examined. Each call examines a limited number of connections, and the next call continues after them.
     pub(super) fn time_wait_of(&mut self, share: ClientShare) -> Option<FlowId> {
         let looks = self.waiting.len().min(LOOKS as usize);
         for _ in 0..looks {

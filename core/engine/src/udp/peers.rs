@@ -65,7 +65,8 @@ pub(super) struct Peer {
     pub(super) used: Instant,
     /// True if the peer is a client of a published port, to which egress rules do not apply.
     pub(super) came_in: bool,
-    /// True if the peer represents one port whatever the filter compares, because the guest reaches it by a guest forward.
+    /// True if the guest reaches the peer through a guest forward: the peer represents its port only, even if `by_port`
+    /// is false.
     pub(super) has_port: bool,
 }
 
@@ -121,7 +122,7 @@ pub(super) struct PeerOwner {
 pub(super) struct EndpointPeers {
     /// True if peers are distinguished by address and port, false if by address only.
     pub(super) by_port: bool,
-    /// True if a peer was stored with its port although the others represent all ports.
+    /// True if a peer with [`Peer::has_port`] was stored although `by_port` is false.
     some_have_ports: bool,
     first: Option<Peer>,
     pooled: bool,

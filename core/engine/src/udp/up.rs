@@ -133,7 +133,8 @@ impl<S> Udp<S> {
             }
         }
         let forwarded = ctx.net.policy.forward(EgressProtocol::Udp, written);
-        // A peer that represents all ports does not represent one that is forwarded elsewhere.
+        // A peer that represents all ports of an address does not represent a port with a forward to another
+        // destination.
         let is_of_port = |peer: &Peer| peer.came_in || forwarded.is_none_or(|to| peer.remote == to);
         let peer = known.and_then(|home| self.fresh_peer(home, written, ctx.now));
         let peer = peer.filter(|(.., peer)| is_of_port(peer));

@@ -1,21 +1,22 @@
-//! Socket filters of the proxy's queriers: IGMP and MLD messages, from the IP header on.
+//! Socket filters of the proxy's queriers, which accept IGMP and MLD messages. Packets begin with the IP header.
 //!
 //! The device delivers frames to all groups, and a forged frame may have a destination that does not belong to its IP
 //! destination. A query is accepted only in a frame that the hosts to which its IP destination belongs receive, too: a host
 //! that wins the election of the querier, or ends a membership, by a query that no other host receives would interrupt
 //! memberships in use.
 //!
-//! On Ethernet, the destination of the frame has to be that of the query's group (RFC 1112 section 6.4, RFC 2464 section 7).
-//! On an interface whose link layer has no addresses, such as a tun or a tunnel, the kernel delivers all packets as
-//! `PACKET_HOST`; there is no header to read, and each packet reaches the one other end of the link. Other interfaces, such
-//! as `InfiniBand`, compute the addresses of groups differently; the frame has to be one to a group.
+//! On Ethernet, the destination of the frame has to be that of the query's group (RFC 1112 section 6.4, RFC 2464
+//! section 7). On an interface whose link layer has no addresses, such as a tun or a tunnel, the kernel delivers all
+//! packets as `PACKET_HOST`; there is no link-layer header to read, and each packet reaches the only other end of the
+//! link. Other interfaces, such as `InfiniBand`, derive the addresses of groups differently; there, the frame has to be
+//! addressed to any group.
 
 use super::*;
 
 #[cfg(test)]
 mod tests;
 
-/// Returns the filter for IGMP: IP protocol 2.
+/// Returns the filter that accepts IGMP: IP protocol 2.
 #[must_use]
 pub fn igmp() -> Vec<Instruction> {
     let mut program = vec![
@@ -36,7 +37,7 @@ pub fn igmp() -> Vec<Instruction> {
     resolve(program)
 }
 
-/// Returns the filter for MLD: hop-by-hop options, followed by ICMPv6.
+/// Returns the filter that accepts MLD: hop-by-hop options, followed by ICMPv6.
 #[must_use]
 pub fn mld() -> Vec<Instruction> {
     let mut program = vec![
@@ -98,7 +99,7 @@ fn resolve(mut program: Vec<Instruction>) -> Vec<Instruction> {
     program
 }
 
-/// Returns `count`, a number of instructions to skip, as `jt` or `jf`.
+/// Returns the number of instructions to skip as a value of `jt` or `jf`.
 fn jump(count: usize) -> u8 {
     u8::try_from(count).expect("a program has less than 50 instructions")
 }

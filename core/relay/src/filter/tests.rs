@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Rule, RuleTable};
 
-/// A packet as a filter sees it: from the offset on at which the socket's packets begin, with its metadata.
+/// A packet as the kernel passes it to a filter, from the offset at which the socket's packets begin, with its
+/// metadata.
 #[derive(Clone, Copy)]
 pub(super) struct Received<'a> {
     /// Packet type (`PACKET_*`).

@@ -12,14 +12,14 @@ use super::port_update::ProtocolName;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ForwardUpdate {
-    /// The forward is new, and overlaps no other.
+    /// The forward is added. It overlaps no other.
     Add(#[serde(with = "ForwardFields")] GuestForward),
-    /// The forward ends, and with it the connections that the guest has made by it.
+    /// The forward is removed, and connections that the guest has opened through it are reset.
     Remove(#[serde(with = "ForwardFields")] GuestForward),
 }
 
 impl ForwardUpdate {
-    /// Returns true if both ends have ports up to 65535 and addresses of one family.
+    /// Returns true if all ports of both ends are at most 65535 and both addresses are of the same family.
     pub(super) fn is_valid(&self) -> bool {
         let (Self::Add(forward) | Self::Remove(forward)) = self;
         let fits = |at: SocketAddr| at.port().checked_add(forward.count.saturating_sub(1)).is_some();

@@ -14,7 +14,7 @@ pub enum PortUpdate {
     /// The port is new, with this socket: listening (TCP) or bound (UDP), non-blocking. The descriptor is empty if the
     /// engine process had no free descriptor for it.
     Open(#[serde(with = "PublishedFields")] Published, Descriptor),
-    /// The port leads to another port or address of the guest from now on.
+    /// The destination of the port changes to another port or address of the guest.
     Redirect(#[serde(with = "PublishedFields")] Published),
     /// The port is closed.
     Close(#[serde(with = "PublishedFields")] Published),

@@ -42,7 +42,7 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// A shell on the host of a case, as the user that starts the program, and the namespaces that it has made.
+/// A shell on the host of a case, which runs as the user that starts the program and creates network namespaces.
 struct Shell {
     shell: RunningProgram,
     /// Options of unshare(1) for a new namespace of this user.
@@ -67,7 +67,7 @@ impl Shell {
             }
             false => (Command::new("env"), "", ""),
         };
-        // bash has `wait -n` and process substitution, which dash has not.
+        // The cases use `wait -n` and process substitution, which bash has and dash does not.
         let child = command
             .args(["bash", "-c", OBEDIENT])
             .env("SLIRP", format!("{binary} compat slirp4netns"))
@@ -97,7 +97,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Starts a process in a new network namespace; `$holder` is its id.
+    /// Starts a process that keeps a new network namespace; `$holder` is its process id.
     fn holder(&mut self) -> Result<String> {
         let unshare = self.unshare;
         self.ask(&format!(
@@ -106,7 +106,7 @@ impl Shell {
         ))
     }
 
-    /// Runs a line in the namespace of the last holder, and returns its output in one line.
+    /// Runs a line in the network namespace of the last `$holder`, and returns its output in one line.
     fn inside(&mut self, line: &str) -> Result<String> {
         let nsenter = self.nsenter;
         self.ask(&format!(
@@ -123,8 +123,8 @@ impl Shell {
         expect(&text, "")
     }
 
-    /// Starts the program with these arguments, and waits until it is ready; `$slirp` is its process id. `$holder` is that
-    /// of the last holder.
+    /// Starts the program with these arguments, in which `$holder` may occur, and waits until it is ready; `$slirp` is
+    /// its process id.
     fn slirp(&mut self, arguments: &str) -> Result<()> {
         let ready = self.ask(&format!(
             "rm -f /mnt/ready; mkfifo /mnt/ready; $SLIRP -r 3 {arguments} 3>/mnt/ready >/dev/null & slirp=$!; \
@@ -133,12 +133,12 @@ impl Shell {
         expect(&ready, "1")
     }
 
-    /// Ends the program by a signal, and returns its exit status.
+    /// Sends a signal to the program, and returns its exit status.
     fn end(&mut self, signal: &str) -> Result<String> {
         self.ask(&format!("kill -{signal} $slirp; wait $slirp; echo $?"))
     }
 
-    /// Ends the last holder, and checks that no process but the shell is left.
+    /// Ends the last `$holder`, and checks that no process other than the shell is left.
     fn finish(mut self) -> Result<()> {
         self.run("kill $holder; ! wait $holder")?;
         drop(self);
@@ -146,7 +146,7 @@ impl Shell {
     }
 }
 
-/// Tests a tap that exists, has addresses, and is not changed: as RootlessKit uses slirp4netns.
+/// Tests an existing tap with addresses, as RootlessKit creates it; the program does not change it.
 fn existing_tap(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let tcp = tcp_server(&network, Family::V4)?;
@@ -193,17 +193,17 @@ fn existing_tap(context: &Context) -> Result<()> {
     // The tap is as it was.
     let after = shell.inside(show)?;
     ensure!(after == before, "before: {before}\n after: {after}");
-    // Another instance attaches to it.
+    // Another instance attaches to the tap.
     shell.slirp("$holder tap0")?;
     expect(&shell.inside(&format!("$E2E guest tcp {tcp} connects 3"))?, "ok")?;
     shell.run("kill ${COPROC_PID}")?;
-    // The program ends with the process whose namespace it is.
+    // The program exits when the process of the namespace exits.
     shell.run("kill $holder; wait $slirp")?;
     drop(shell);
     nothing_left()
 }
 
-/// Tests that a second instance at one tap fails with one line.
+/// Tests that a second instance at one tap fails with one error line.
 fn tap_in_use(context: &Context) -> Result<()> {
     let _network = Network::new(context)?;
     let mut shell = Shell::start(context)?;
@@ -286,7 +286,7 @@ fn configure_by_path(context: &Context) -> Result<()> {
     shell.finish()
 }
 
-/// Tests that a tap which does not exist is created, and is not configured without `-c`.
+/// Tests that a missing tap is created, and is not configured without `-c`.
 fn new_tap(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V4)?;
@@ -320,7 +320,7 @@ fn api(request: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Tests forwards over TCP and UDP, IPv4 and IPv6, which work as soon as the response has arrived.
+/// Tests ports of TCP and UDP, IPv4 and IPv6, which clients can use as soon as the response has arrived.
 fn api_socket(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let mut shell = Shell::start(context)?;
@@ -378,7 +378,7 @@ fn api_socket(context: &Context) -> Result<()> {
         .enter(|| Ok(std::net::TcpStream::connect(closed).is_err()))?;
     ensure!(refused, "the removed port is open");
 
-    // Clients that send nothing delay others for a limited time.
+    // Clients that send no request delay other clients for a limited time only.
     let slow: Vec<_> = (0..20)
         .map(|_| UnixStream::connect("/mnt/api"))
         .collect::<Result<_, _>>()?;
@@ -410,14 +410,14 @@ fn exit_fd(context: &Context) -> Result<()> {
     shell.finish()
 }
 
-/// Tests that SIGKILL, which RootlessKit sends when it ends, leaves nothing but the file of the socket.
+/// Tests that only the file of the socket is left after SIGKILL, which RootlessKit sends when it ends.
 fn killed(context: &Context) -> Result<()> {
     let _network = Network::new(context)?;
     let mut shell = Shell::start(context)?;
     shell.holder()?;
     shell.tap()?;
     for _ in 0..2 {
-        // The file of the first instance does not keep the second one from listening.
+        // The second instance replaces the socket file of the first.
         shell.slirp("-a /mnt/api $holder tap0")?;
         expect(&api(r#"{"execute":"list_hostfwd"}"#)?, r#"{"entries":[]}"#)?;
         let request =
@@ -461,8 +461,8 @@ const LOOPBACK: [&str; 15] = [
     "fd00::3",
 ];
 
-/// Returns the probes over TCP and UDP that a guest gets a response to, by a guest that builds its frames itself. Servers
-/// are on all addresses of the host, of which one is a metadata service's.
+/// Returns the probes over TCP and UDP to which a guest that builds its own frames receives a response. Servers listen
+/// on all addresses of the host, one of which is that of a metadata service.
 fn reached(context: &Context, options: &str) -> Result<Vec<String>> {
     let network = Network::new(context)?;
     // The sockets accept IPv4, too.
@@ -509,8 +509,8 @@ fn reached(context: &Context, options: &str) -> Result<Vec<String>> {
     Ok(answered)
 }
 
-/// Tests what the defaults of slirp4netns open: the host's loopback at the gateway's address, the host's own addresses and
-/// metadata services.
+/// Tests the destinations that are reached by default: the host's loopback at the gateway's address, the host's own
+/// addresses and metadata services.
 fn destinations(context: &Context) -> Result<()> {
     let answered = reached(context, "")?;
     let wanted = [
@@ -559,7 +559,7 @@ fn bess(context: &Context) -> Result<()> {
     nothing_left()
 }
 
-/// Tests that twenty instances start at the same time, and leave nothing.
+/// Tests that twenty instances can start at the same time, and that they leave neither processes nor socket files.
 fn twenty(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V4)?;
@@ -582,7 +582,7 @@ fn twenty(context: &Context) -> Result<()> {
             "ok",
         )?;
     }
-    // Each instance ends with its namespace.
+    // Each instance exits when its namespace is removed.
     shell.run("kill $holders; wait")?;
     let left = std::fs::read_dir(DIRECTORY)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let sockets: Vec<_> = left.filter(|name| name.starts_with("api")).collect();
@@ -591,7 +591,8 @@ fn twenty(context: &Context) -> Result<()> {
     nothing_left()
 }
 
-/// Tests the links by which other programs execute this one, and what callers search in the help and the version.
+/// Tests the links by which other programs execute Pontoon, and the parts of the help and the version that they search
+/// for.
 fn links(context: &Context) -> Result<()> {
     let mut shell = Shell::start(context)?;
     expect(&shell.ask("echo $($PONTOON compat)")?, "slirp4netns")?;

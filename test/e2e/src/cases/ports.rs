@@ -40,7 +40,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// Private subnets of the guests, in which the gateway has the second address.
 const SUBNETS: [&str; 4] = ["--ipv4", "10.77.0.0/24", "--ipv6", "fd77::/64"];
 
-/// Limit on the time until a change of the listening ports is followed, at one look a second.
+/// Time limit for the ports of `auto` to change after the listening sockets; they are scanned once a second.
 const FOLLOWED: Duration = Duration::from_secs(10);
 
 fn gateway(family: Family) -> IpAddr {
@@ -83,7 +83,7 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Starts servers in the guest, which end by [`Self::stop`].
+    /// Starts servers in the guest, which [`Self::stop`] ends.
     fn serve(&mut self, servers: &[&str]) -> Result<()> {
         let line = format!("$E2E guest serve {} & server=$!", servers.join(" "));
         expect(&self.guest.ask(&line)?, "listening")
@@ -95,7 +95,7 @@ impl<'a> Scene<'a> {
         expect(&self.guest.ask(line)?, "stopped")
     }
 
-    /// Returns true if the guest connects to `to`.
+    /// Returns true if the guest can connect to `to`.
     fn reaches(&mut self, to: SocketAddr) -> Result<bool> {
         let line = format!("$E2E guest tcp {to} peer >/dev/null 2>&1 && echo reached || echo refused");
         Ok(self.guest.ask(&line)? == "reached")
@@ -106,7 +106,7 @@ impl<'a> Scene<'a> {
         process::output(command.args(["ctl", "--control", &self.socket]).args(words))
     }
 
-    /// Returns the number of ports of a state that `auto` of `option` has found.
+    /// Returns the number of ports of `auto` in the metrics, for the option `option` and the state `state`.
     fn count(&self, option: &str, state: &str) -> Result<u64> {
         let text = HttpClient::connect(&self.socket)?.get("/metrics")?;
         let name = format!("pontoon_auto_ports{{option=\"{option}\",state=\"{state}\"}} ");
@@ -145,7 +145,7 @@ fn interface(context: &Context, family: Family) -> Result<()> {
         network.server().enter(|| tcp::command(to, words))
     };
     ask(8001, &["peer"])?;
-    // Bound to another interface than the one at which the client arrives.
+    // The port is bound to another interface than the one at which the client arrives.
     ask(8080, &["refused"])?;
     Ok(())
 }
@@ -155,7 +155,7 @@ fn expect_peer(to: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Tests ports that lead to a second address of the guest, at which alone it serves.
+/// Tests ports that lead to a second address of the guest, the only one at which its servers listen.
 fn target(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let (own, second) = match family {
@@ -182,7 +182,7 @@ fn target(context: &Context, family: Family) -> Result<()> {
         &network.server().enter(|| udp::command(&["peer", &outside]))?,
         "ok",
     )?;
-    // The guest's first address is another one.
+    // No server listens at the guest's first address.
     let other = SocketAddr::new(family.loopback(), 8081);
     ensure!(
         tcp::command(other, &["peer"]).is_err(),
@@ -245,7 +245,7 @@ fn auto(context: &Context) -> Result<()> {
     for port in [8002, 8050, 8100] {
         tcp::command(here(port), &["refused"])?;
     }
-    // The port that a program of the host had is published when it is free.
+    // The port that another program had is published once it is free.
     drop(taken);
     wait_open(8001, true)?;
     let list = scene.ctl(&["publish", "list"])?;
@@ -365,7 +365,7 @@ fn forward_changes(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Tests that a start with a specification that cannot be satisfied ends with one line.
+/// Tests that a program whose port specification cannot be satisfied exits with one error line.
 fn refused(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let _taken = TcpListener::bind(here(8080))?;

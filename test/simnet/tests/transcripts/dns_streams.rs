@@ -52,7 +52,7 @@ fn take_segments(given: &mut Given) -> Vec<Segment> {
     given.take().into_iter().map(segment).collect()
 }
 
-/// Opens as many connections to the DNS forwarder as it permits, one after the other, from the ports 1 to [`MOST`].
+/// Opens the maximum number of connections to the DNS forwarder, one after the other, from the ports 1 to [`MOST`].
 /// Returns the SYN-ACK of the first.
 fn open_all(given: &mut Given, to: SocketAddr) -> Segment {
     let mut first = None;
@@ -134,8 +134,8 @@ fn dns_connection_above_the_rate_resets_no_other() {
     });
 }
 
-/// Tests that a new connection to the DNS forwarder is refused without a reset of another one if there is no resolver
-/// any more.
+/// Tests that a new connection to the DNS forwarder is refused without a reset of another one if the resolvers were
+/// removed.
 #[test]
 fn dns_connection_without_a_resolver_resets_no_other() {
     let (config, to) = resolved();

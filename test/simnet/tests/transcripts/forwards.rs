@@ -1,4 +1,4 @@
-//! Tests of connections of the guest by guest forwards.
+//! Tests of connections of the guest through guest forwards.
 
 use pontoon_engine::policy::GuestForward;
 
@@ -63,7 +63,7 @@ fn removed_forward_resets_its_connections() {
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
     given.take();
     is_refused(&mut given, &dial_again(&syn));
-    // The simulated server of port 80 has had its client.
+    // A simulated server accepts one client only, so the new forward leads to another port.
     given.engine.add_forward(GuestForward {
         to: (to, 81).into(),
         ..forward

@@ -10,7 +10,7 @@ use anyhow::Result;
 use crate::clients::Host;
 use crate::clients::cases::{Case, Client};
 
-/// The measurements, as a case without checks of its own.
+/// The case that runs all measurements.
 const CASE: Case = Case {
     client: Client::RootlesskitV3,
     library: "bench",
@@ -20,7 +20,7 @@ const CASE: Case = Case {
 
 const STACKS: [&str; 3] = ["original", "ours", "pasta"];
 
-/// Each measurement, and its description.
+/// Names and descriptions of the measurements.
 const MEASUREMENTS: &[(&str, &str)] = &[
     ("up-1500", "to the host, MTU 1500"),
     ("down-1500", "from the host, MTU 1500"),
@@ -34,7 +34,8 @@ const MEASUREMENTS: &[(&str, &str)] = &[
     ("out-implicit", "from a port, implicit"),
 ];
 
-/// Measures, and prints the table. Returns false if a measurement failed, or something is left after it.
+/// Measures, and prints the table. Returns false if a measurement failed, or if a process, device, socket or namespace
+/// is left.
 pub(crate) fn run(host: &Host, ours: &Path) -> Result<bool> {
     let variables = ["ROUNDS=5".to_owned(), "SECONDS_EACH=3".to_owned()];
     let (results, text) = host.run_with(&CASE, "bench", ours, &variables)?;
@@ -67,7 +68,7 @@ pub(crate) fn run(host: &Host, ours: &Path) -> Result<bool> {
     Ok(complete)
 }
 
-/// Returns false if the stack does not have the port driver of a measurement.
+/// Returns false if the stack does not support the port driver of a measurement.
 fn exists(stack: &str, measurement: &str) -> bool {
     match measurement.rsplit('-').next() {
         Some("builtin" | "slirp4netns") => stack != "pasta",
@@ -93,7 +94,7 @@ fn rate(line: &str) -> Option<((&str, &str), u64)> {
     Some((name.split_once('/')?, rate.trim().parse().unwrap_or(0)))
 }
 
-/// Returns the median and the extremes of rates.
+/// Returns the median, the minimum and the maximum of rates.
 fn spread(rates: &[u64]) -> String {
     let mut sorted = rates.to_vec();
     sorted.sort_unstable();

@@ -22,7 +22,7 @@ enter() {
     nsenter --preserve-credentials --user --mount --net --target "$child" "$@"
 }
 
-# Runs a command with IPERF, and prints the Mbit/s that the receiver counts.
+# Runs a command that prints a report of iperf3, and prints the Mbit/s of the receiver as the measurement NAME.
 measure() {
     local name=$1 rate
     shift
@@ -42,7 +42,7 @@ finish() {
     rm -rf /tmp/original /tmp/ours /tmp/pasta
 }
 
-# From the namespace to the host and back, at two MTUs.
+# Measures from the namespace to the host and back, with two MTUs.
 networks() {
     local mtu round name
     iperf3 -s >/dev/null 3>&- &
@@ -63,7 +63,7 @@ networks() {
     end $server
 }
 
-# From the host to a published port and back, for each port driver.
+# Measures from the host to a published port and back, with each port driver.
 ports() {
     local driver round name servers=() server
     for driver in builtin slirp4netns implicit; do

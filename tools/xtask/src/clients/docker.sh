@@ -1,7 +1,7 @@
 # Cases of rootless dockerd and of BuildKit. ROOTLESSKIT is the directory of the programs of one version of rootlesskit.
 PATH=$ROOTLESSKIT:$PATH
 
-# Writes an image's files to an archive: busybox, and curl and socat with their libraries.
+# Writes the files of an image to an archive: busybox, and curl and socat with their libraries.
 image() {
     local root name file
     root=$(mktemp --directory /tmp/image.XXXXXX)

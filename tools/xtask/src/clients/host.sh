@@ -15,7 +15,7 @@ mkdir -p /run/scripts /run/clients /run/column /run/user/"$user" /run/results
 mount --move /mnt /run/scripts
 mount --bind "$cache" /run/clients
 mount --bind "$results" /run/results
-# A name of its own for the program, which selects its command line by the name.
+# Pontoon selects a command line by the name of the link, so the program itself has another name.
 cp --dereference "$program" "/run/column/$(basename "$program").program"
 ln -s "$(basename "$program").program" /run/column/slirp4netns
 chown "$user" /run/user/"$user"
@@ -60,7 +60,7 @@ at_neighbour dnsmasq --keep-in-foreground --no-resolv --no-hosts --conf-file=/de
     --address=/example.com/192.0.2.2 --address=/example.com/fd00:db8::2 --log-facility=- &
 at_neighbour socat TCP6-LISTEN:7001,fork,reuseaddr EXEC:sha256sum &
 at_neighbour socat -T 2 UDP6-RECVFROM:7002,fork EXEC:cat &
-# Clients of the host at the neighbour: what arrives at port 7003 and 7004 is sent to the host's port 8080.
+# The neighbour forwards its ports 7003 and 7004 to port 8080 of the host, as a client of the host.
 at_neighbour socat TCP4-LISTEN:7003,fork,reuseaddr TCP4:192.0.2.1:8080 &
 at_neighbour socat -T 2 UDP4-LISTEN:7004,fork,reuseaddr UDP4:192.0.2.1:8080 &
 at_neighbour iperf3 -s >/dev/null &
@@ -73,7 +73,7 @@ until [ "$(at_neighbour ss -Hlnt | grep -cE ':(80|53|7001|7003|5201) ')" -ge 6 ]
     sleep 0.05
 done
 
-# Processes of the user, network devices, sockets that listen, and mounted namespaces.
+# Prints processes of the user, network devices, listening sockets, socket files and mounted namespaces.
 state() {
     ps -e -o uid=,pid=,comm= | awk '$1 != 0 {print "process " $2 " " $3}'
     ip -o link | awk '{print "device " $2}'

@@ -1,10 +1,11 @@
-//! Known differences: checks that pass with the original and not with Pontoon's program. `docs/clients.md` lists them, too.
+//! Known differences: checks that pass with the original and fail with Pontoon's program. `docs/clients.md` lists them,
+//! too.
 
 use crate::clients::cases::Case;
 
-/// A check that may be worse.
+/// A check that may be worse with Pontoon's program, and the reason.
 pub(crate) struct Difference {
-    /// The beginning of the name of the client: `rootlesskit` is for all of its versions.
+    /// The beginning of the name of the client: `rootlesskit` matches all of its versions.
     client: &'static str,
     function: &'static str,
     check: &'static str,

@@ -13,7 +13,7 @@ check() {
     printf '%s\n' "--- $name" "$output"
 }
 
-# As `check`, for a command that has to fail.
+# Same as `check`, for a command that has to fail.
 refused() {
     local name=$1
     shift
@@ -41,7 +41,7 @@ skip() {
     echo "check $1 skip $2" >&3
 }
 
-# Repeats a command until it succeeds, for a number of seconds at most.
+# Repeats a command until it succeeds, for at most SECONDS.
 within() {
     local end=$((SECONDS + $1))
     shift

@@ -36,11 +36,11 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("useradd", "passwd"),
 ];
 
-/// The suite of Debian whose slirp4netns is the original. It has the newest versions, also of passt and Docker.
+/// The Debian suite of the original slirp4netns, passt and Docker, which has their newest versions.
 const SUITE: &str = "sid";
 
-/// Packages of [`SUITE`] that are unpacked, not installed: the programs and the libraries that this machine may have in
-/// older versions.
+/// Packages of [`SUITE`] that are unpacked but not installed: the programs, and libraries of which this machine may
+/// have older versions.
 const UNPACKED: &[&str] = &[
     "slirp4netns",
     "passt",
@@ -66,7 +66,7 @@ const WITH_OWN_LIBRARIES: &[&str] = &[
     "usr/sbin/runc",
 ];
 
-/// Programs that the cases find by their name, relative to the cache directory.
+/// Programs that are linked into a directory of the cases' `PATH`, relative to the cache directory.
 const BY_NAME: &[&str] = &[
     "debian/usr/bin/pasta",
     "debian/usr/bin/pasta.avx2",
@@ -99,7 +99,7 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Downloads and builds what the cache directory lacks.
+    /// Downloads and builds the programs that the cache directory lacks.
     pub(crate) fn install(directory: &Path) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let directory = directory.canonicalize()?;
@@ -178,8 +178,8 @@ impl Programs {
     }
 }
 
-/// Calls `fill` for the directory `name` of the cache unless it exists, and makes `link` a link to it. The directory is
-/// created completely or not at all.
+/// Calls `fill` for the directory `name` of the cache unless it exists, and makes `link` a link to it. If `fill` fails,
+/// the directory is not created.
 fn once(cache: &Path, name: &str, link: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let directory = cache.join(name);
     if !directory.is_dir() {

@@ -72,7 +72,7 @@ impl Results {
     }
 }
 
-/// Compares a check of both programs. Returns the description of the difference if the second program is worse.
+/// Compares the results of a check with both programs. Returns the difference if the result of the second one is worse.
 pub(crate) fn worse(original: Option<&Outcome>, ours: Option<&Outcome>) -> Option<String> {
     match (original, ours) {
         (
@@ -83,7 +83,7 @@ pub(crate) fn worse(original: Option<&Outcome>, ours: Option<&Outcome>) -> Optio
         (Some(Outcome::Value(original)), Some(Outcome::Value(ours))) if original != ours => {
             Some(format!("'{ours}' instead of '{original}'"))
         }
-        // A check that only one of the programs reaches.
+        // The case with the original has ended before this check.
         (None, Some(Outcome::Failed(reason))) => Some(reason.clone()),
         _ => None,
     }

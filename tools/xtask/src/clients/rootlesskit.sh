@@ -1,4 +1,4 @@
-# Cases of rootlesskit. ROOTLESSKIT is the directory of the programs of one version, SOURCE that of its module.
+# Cases of rootlesskit. ROOTLESSKIT is the directory of the programs of one version, SOURCE that of its source.
 PATH=$ROOTLESSKIT:$PATH
 
 RK=(rootlesskit --net=slirp4netns --slirp4netns-binary=/run/column/slirp4netns)
@@ -12,7 +12,7 @@ start() {
     CHILD=$(cat "$STATE/child_pid")
     ENTER=(nsenter --preserve-credentials --user --mount --target "$CHILD")
     if [ -e "$STATE/netns" ]; then
-        # The network namespace of the process is that of one of its threads.
+        # With --detach-netns, this file is the network namespace, and the child process is in another one.
         ENTER+=(nsenter --net="$STATE/netns")
     else
         ENTER+=(--net)
@@ -32,7 +32,7 @@ stop() {
     rm -rf "$STATE"
 }
 
-# Runs a command in the namespaces.
+# Runs a command in the namespaces of rootlesskit.
 inside() {
     "${ENTER[@]}" "$@"
 }
@@ -41,7 +41,7 @@ ctl() {
     timeout 10 rootlessctl --socket="$STATE/api.sock" "$@"
 }
 
-# Serves `guest` and the client's address at TCP port 80, and datagrams at UDP port 80, of the namespace.
+# Starts servers in the namespace: HTTP at TCP port 80 (`guest`, and the client's address), and echo at UDP port 80.
 serve() {
     local web=$STATE/web
     mkdir -p "$web/cgi-bin"
@@ -219,7 +219,7 @@ port_none() {
     stop
 }
 
-# Checks ports that are given at the start, for each port driver.
+# Checks ports of the option -p, for each port driver.
 publish() {
     local driver
     for driver in builtin slirp4netns; do
@@ -232,7 +232,7 @@ publish() {
     done
 }
 
-# Checks the exit status of the command, and the ends of each process.
+# Checks the exit status of the command, and that all processes exit when one of them is killed.
 exits() {
     local status
     "${RK[@]}" true

@@ -55,7 +55,7 @@ fn values_follow_options_or_are_joined_to_them() {
     ] {
         assert_eq!(parsed(line), "r=3 | 7 t", "{line}");
     }
-    // The word behind an option with an argument is its argument, whatever it is.
+    // The word after an option that requires an argument is that argument, even if it begins with hyphens.
     assert_eq!(parsed("-r --configure 7"), "r=--configure | 7");
     assert_eq!(parsed("-r -- 7"), "r=-- | 7");
     assert_eq!(parsed("--ready-fd= 7"), "r= | 7");

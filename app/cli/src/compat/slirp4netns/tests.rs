@@ -7,7 +7,7 @@ fn translated(line: &str) -> Result<Translation, Failure> {
     translate("slirp4netns", words.map(OsString::from).collect())
 }
 
-/// Returns the arguments of `pontoon`, which its parser accepts.
+/// Returns the arguments of `pontoon` into which a command line is translated, and checks that they can be parsed.
 fn run(line: &str) -> String {
     match translated(line) {
         Ok(Translation::Run(words)) => {
@@ -26,7 +26,7 @@ fn run(line: &str) -> String {
     }
 }
 
-/// Returns the text of an error that the usage follows.
+/// Returns the text of an error after which the usage is printed.
 fn misused(line: &str) -> String {
     match translated(line) {
         Err(Failure {
@@ -37,7 +37,7 @@ fn misused(line: &str) -> String {
     }
 }
 
-/// Returns the text of an error without usage.
+/// Returns the text of an error after which no usage is printed.
 fn refused(line: &str) -> String {
     match translated(line) {
         Err(Failure { text, usage: None }) => text,
@@ -49,7 +49,7 @@ const OPEN: &str = "--host-loopback --host-addresses --metadata";
 
 #[test]
 fn command_lines_of_known_callers_are_translated() {
-    // RootlessKit, whose tap exists.
+    // RootlessKit, which creates the tap itself.
     assert_eq!(
         run(
             "--mtu 65520 -r 3 --disable-host-loopback --api-socket /run/api --enable-sandbox --enable-seccomp 17 tap0"
@@ -154,19 +154,19 @@ fn each_option_has_its_counterpart() {
             "-c --macaddress e:d4:18:D9:38:fb",
             format!("{start} {usual} {OPEN} --mac=0e:d4:18:d9:38:fb"),
         ),
-        // The last value counts.
+        // The last value is used.
         ("-c -m 1280 -m 1500", format!("{start} {usual} {OPEN}")),
     ] {
         assert_eq!(run(&format!("{given} 17 tap0")), expected, "{given}");
         assert_eq!(run(&format!("17 tap0 {given}")), expected, "{given}");
     }
-    // Further operands have never been an error.
+    // slirp4netns ignores further operands.
     assert_eq!(run("-c 17 tap0 more"), format!("{start} {usual} {OPEN}"));
 }
 
 #[test]
 fn a_path_is_never_a_process_id() {
-    // The directory of the tests is the package's.
+    // Tests run in the directory of the package.
     let words = run("-c --netns-type=path Cargo.toml tap0");
     assert!(
         words.starts_with("run --attach=./Cargo.toml --ifname=tap0 "),
@@ -289,7 +289,7 @@ fn help_and_version_contain_what_callers_search() {
         assert!(text("--help").contains(&name), "{name}");
     }
     assert_eq!(text("-h"), text("--help"));
-    // Options before it are checked, those behind it are not.
+    // Options before `--help` are checked, those after it are not.
     assert_eq!(text("-c -h --foo"), text("--help"));
     let version = text("-v");
     assert_eq!(version.lines().next(), Some("slirp4netns version 1.3.2"));

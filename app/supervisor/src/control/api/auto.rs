@@ -14,10 +14,10 @@ use crate::listeners::{ListenerReader, ListenerSet};
 use crate::publish::AutoCounts;
 use crate::publish::port_range::PortRange;
 
-/// Interval between two looks at the listening sockets.
+/// Interval between two scans of the listening sockets.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time until the rest of a reply is read that is longer than one call reads.
+/// Delay between two reads of one scan: one call reads a limited number of messages.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Time for which a port that the engine has refused is not tried again.
@@ -34,31 +34,31 @@ pub(crate) struct GuestListeners {
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-/// State of the looks at the listening sockets of the guest and of the host.
+/// State of the scans of the listening sockets of the guest and of the host.
 #[derive(Debug, Default)]
 pub(super) struct AutoFinder {
     guest: Option<Source>,
     host: Option<Source>,
-    /// Time of the next look; `None`: at once.
+    /// Time of the next scan, or of the next read of an incomplete scan; `None`: at once.
     next: Option<Instant>,
-    /// Round in which the workers confirm the ports of the last look, and those ports.
+    /// Round in which the workers confirm the ports that the last scan has added, and those ports.
     confirming: Option<(u64, BTreeSet<PublishedKey>)>,
     /// Ports that the engine has refused, and the time at which they are tried again.
     unusable: (BTreeSet<PublishedKey>, Option<Instant>),
-    /// Numbers of ports of the last look: published, and forwarded.
+    /// Numbers of ports that the last scan has found: for `--publish`, and for `--guest-forward`.
     pub(super) counts: [AutoCounts; 2],
-    /// True once a log line has reported ports beyond the limit.
+    /// True once a log line has reported ports beyond the limit, for each of the two options.
     has_reported: [bool; 2],
 }
 
-/// Listening sockets of a network namespace.
+/// Source of the listening ports of a network namespace.
 #[derive(Debug)]
 struct Source {
     reader: ListenerReader,
     ephemeral: Vec<PortRange>,
-    /// Local addresses, besides the unspecified ones, whose sockets count.
+    /// Local addresses, besides the unspecified ones, whose sockets are included.
     addresses: Vec<IpAddr>,
-    /// Result of the current look.
+    /// Result of the current scan, once it is complete.
     found: Option<ListenerSet>,
 }
 
@@ -79,7 +79,7 @@ impl Source {
         self.found.is_some()
     }
 
-    /// Returns the ports, UDP ports without the ephemeral ones: those belong to clients.
+    /// Returns the ports that the scan has found, without ephemeral UDP ports, which belong to clients.
     fn take(&mut self) -> ListenerSet {
         let mut found = self.found.take().unwrap_or_else(ListenerSet::new);
         for range in &self.ephemeral {
@@ -101,14 +101,14 @@ impl AutoFinder {
         self.next = None;
     }
 
-    /// Requests a look at once, because a value was added or removed.
+    /// Requests a scan at once, because a value was added or removed.
     pub(super) fn hurry(&mut self) {
         self.next = None;
     }
 }
 
 impl Api {
-    /// Returns the time of the next look at the listening sockets, if there is to be one.
+    /// Returns the time of the next scan; `None` if no value needs one or the workers have not confirmed the last one.
     pub(in crate::control) fn next_look(&self) -> Option<Instant> {
         let is_looking = self.ports.is_looking() || self.forwards.is_looking();
         self.auto
@@ -116,14 +116,14 @@ impl Api {
             .filter(|_| is_looking && self.auto.confirming.is_none())
     }
 
-    /// Looks at the listening sockets if that is due, and changes the published ports and guest forwards accordingly.
+    /// Scans the listening sockets if a scan is due, and changes the published ports and guest forwards accordingly.
     pub(super) fn look(&mut self, now: Instant) {
         self.check_confirmation(now);
         let is_looking = self.ports.is_looking() || self.forwards.is_looking();
         if !is_looking || self.auto.confirming.is_some() || self.auto.next.is_some_and(|next| next > now) {
             return;
         }
-        // Updates that the engine does not read stay in memory.
+        // While the engine does not reply, no ports are changed: updates that it does not read would accumulate.
         if self.confirm_round.has_expired() {
             let round = self.confirm_round.ask(&mut self.outbox, now);
             self.auto.confirming = Some((round, BTreeSet::new()));
@@ -186,7 +186,7 @@ impl Api {
         guest_forward::send(self, &updates);
     }
 
-    /// Closes ports of the last look that a worker has refused.
+    /// Closes ports that the last scan has added and a worker has refused.
     fn check_confirmation(&mut self, now: Instant) {
         let Some((round, _)) = &self.auto.confirming else {
             return;
@@ -213,7 +213,7 @@ impl Api {
         self.auto.unusable.1 = Some(now + AFTER_REFUSAL);
     }
 
-    /// Logs once that there are more ports than the limit.
+    /// Logs, once for each option, that more ports were found than the limit permits.
     fn report_excess(&mut self) {
         let whose = ["the guest listens on", "the host listens on"];
         for ((counts, reported), whose) in self

@@ -17,7 +17,8 @@ pub(super) struct FlowDump {
     number: u64,
     /// Requested page, and the time of the request; `None` if no dump runs.
     request: Option<(FlowPageRequest, Instant)>,
-    /// Time at which the dump ends, however many pages are left; an engine may report pages without flows and without end.
+    /// Time at which the dump ends, however many pages remain: a compromised engine may send pages without flows
+    /// forever.
     end: Option<Instant>,
     found: Vec<Flow>,
     /// Flows of the last dump; `None` if the engine did not reply in time.

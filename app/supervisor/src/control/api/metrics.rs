@@ -20,8 +20,8 @@ pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
     Answer::Now(HttpResponse::metrics(text))
 }
 
-/// Returns the Prometheus text of the workers' statistics, of the hits of egress rules by the rules' text, and of the numbers of
-/// ports that were found for `auto`.
+/// Returns the Prometheus text of the workers' statistics, the hits of egress rules by the rules' text, and the numbers
+/// of ports that were found for `auto`.
 fn render(workers: &[Row], hits: &RuleHits, auto: &[AutoCounts; 2]) -> String {
     let labels: Vec<String> = (0..workers.len()).map(|worker| worker.to_string()).collect();
     let mut text = MetricsText::new("pontoon");

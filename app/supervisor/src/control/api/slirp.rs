@@ -21,13 +21,13 @@ use crate::publish::Publish;
 use crate::publish::port_range::PortRange;
 use crate::publish::spec::PublishedPorts;
 
-/// Size in bytes from which on a request is refused, as slirp4netns does.
+/// Length in bytes at which a request is refused, as by slirp4netns.
 const TOO_LONG: usize = 4096;
 
-/// Published ports by the ids that clients have received.
+/// Published ports by the ids that were sent to clients.
 #[derive(Debug, Default)]
 pub(super) struct SlirpPorts {
-    /// Number of the ids that were given out.
+    /// Number of ids assigned so far, which is the last id.
     count: u64,
     by_id: BTreeMap<u64, SlirpPort>,
 }
@@ -183,14 +183,14 @@ fn parse(plan: &AddressPlan, arguments: &Value) -> Result<SlirpPort, &'static st
     })
 }
 
-/// Returns the address to which a port of the host address `host` leads, and the same as the target of a published port:
-/// `None` for the guest's first address of the family, which an empty or unspecified `given` stands for.
+/// Returns the guest address to which a port of the host address `host` is forwarded, and that address as
+/// [`Publish::target`]: `None` for the guest's own address, which an empty or unspecified `given` selects.
 fn guest_address(plan: &AddressPlan, host: IpAddr, given: &str) -> Option<(IpAddr, Option<IpAddr>)> {
     let own = match host {
         IpAddr::V4(_) => plan.v4.as_ref().map(|v4| IpAddr::V4(v4.address.addr())),
         IpAddr::V6(_) => plan.v6.as_ref().map(|v6| IpAddr::V6(v6.address.addr())),
     };
-    // A guest without the family is an error of the publication.
+    // If the guest lacks the family, publishing the port fails later.
     let own = own.unwrap_or(match host {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -208,7 +208,7 @@ fn guest_address(plan: &AddressPlan, host: IpAddr, given: &str) -> Option<(IpAdd
     })
 }
 
-/// Returns a number without its fraction, as slirp4netns does.
+/// Returns a JSON number without its fraction, as slirp4netns does.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -219,7 +219,7 @@ fn number(value: &Value) -> Option<u64> {
     Some(number as u64)
 }
 
-/// Removes the ids of ports that were removed by the control socket.
+/// Removes the ids of ports that were removed through the control socket.
 fn forget_removed(api: &mut Api) {
     let ports: Vec<Publish> = api.ports.iter().collect();
     api.slirp_ports

@@ -23,7 +23,7 @@ impl Slirp {
         Self(fixture)
     }
 
-    /// Sends a request, and returns the response; the workers confirm changes.
+    /// Sends a request, has the workers confirm changes, and returns the response.
     fn ask(&mut self, request: &str) -> String {
         let client = self.0.client();
         send(&client, request);
@@ -105,7 +105,7 @@ fn ports_are_added_listed_and_removed() {
     );
     assert!(slirp.ask(list).contains(&text));
     assert_eq!(slirp.ask(&remove("3")), r#"{"return":{}}"#);
-    // An id is not given out twice, and the defaults are all addresses and the guest's own.
+    // No id is assigned twice. The defaults are all host addresses and the guest's own address.
     let added = slirp.add(&format!(
         r#""proto": "tcp", "host_port": {tcp}, "guest_port": 81"#
     ));
@@ -233,7 +233,7 @@ fn a_request_ends_with_its_object() {
     slirp.0.serve();
     assert_eq!(received(&client), (r#"{"entries":[]}"#.to_owned(), true));
     drop(client);
-    // The rest of what the client sends is read, so that the response is not lost by a reset.
+    // The server reads the rest of the client's data, so that no reset discards the response.
     let client = slirp.0.client();
     send(&client, &" ".repeat(4096));
     slirp.0.serve();
@@ -260,7 +260,7 @@ fn slow_clients_delay_others_for_a_limited_time() {
     slirp.0.wait(EXCHANGE_GRACE);
     assert_eq!(received(&client).0, r#"{"entries":[]}"#);
     assert_eq!(slow.iter().filter(|slow| received(slow).1).count(), 1);
-    // A place that becomes free is used at once.
+    // The place of a client that is served is free for the next one at once.
     let clients: Vec<_> = (0..2 * CLIENTS).map(|_| slirp.0.client()).collect();
     for client in &clients {
         send(client, r#"{"execute": "list_hostfwd"}"#);
@@ -275,7 +275,7 @@ fn slow_clients_delay_others_for_a_limited_time() {
     }
 }
 
-/// Tests that a client which waits for the engine gets a response in the form of the protocol.
+/// Tests that a client which waits for the engine receives an error response of slirp4netns' protocol.
 #[test]
 fn changes_that_are_not_confirmed_are_errors() {
     let mut slirp = Slirp::new();

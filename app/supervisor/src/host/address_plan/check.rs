@@ -1,4 +1,4 @@
-//! Checks of an address plan: hosts can have its addresses, and none has two owners.
+//! Checks of an address plan: each address is one that a host can have, and has one owner only.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use pontoon_process::error::Error;
 
 use crate::options::{AddressSource, Addressing, Ipv4, Ipv6};
 
-/// The limit on addresses of the guest in each family.
+/// Limit on the guest's addresses of each family.
 const MOST_ADDRESSES: usize = 32;
 
 /// Checks that no two options contradict each other.
@@ -38,7 +38,7 @@ pub(super) fn options(options: &Addressing) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the addresses of the plan. Those that the host has are not checked, except against the others.
+/// Checks the addresses of the plan. Addresses that are taken from the host are only compared with the others.
 pub(super) fn plan(plan: &AddressPlan, options: &Addressing) -> Result<(), Error> {
     if plan.v4.is_none() && plan.v6.is_none() {
         return Err(match &options.source {

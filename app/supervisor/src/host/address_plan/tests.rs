@@ -73,8 +73,8 @@ fn private_plan_has_the_usual_addresses() {
     assert_eq!(plan.extent, SubnetExtent::Link);
 }
 
-/// Guest address, gateway and DNS forwarder by the number of the guest and the size of its subnet. A subnet that has no room
-/// for three hosts, and a link-local one, have a gateway and a DNS forwarder beside them.
+/// Tests the gateway and the DNS forwarder by the host number of the guest and the size of its subnet. For a subnet
+/// that has no room for three hosts, and for a link-local one, both are outside of the subnet.
 #[test]
 fn given_address_replaces_its_family_of_the_private_plan() {
     for (address, gateway, dns) in [
@@ -125,7 +125,7 @@ fn given_address_replaces_its_family_of_the_private_plan() {
     assert_eq!(plan.v6.unwrap().additional, ["fd00:1::100/64".parse().unwrap()]);
 }
 
-/// A guest without a default route has a route to a DNS forwarder outside of its subnets.
+/// Tests that a guest without a default route has a route to a DNS forwarder outside of its subnets.
 #[test]
 fn dns_forwarder_is_reached_without_a_default_route() {
     let routes = |plan: &AddressPlan| -> Vec<String> {
@@ -235,7 +235,7 @@ fn options_replace_parts_of_the_plan_of_an_interface() {
     assert!(plan.v4.unwrap().additional.is_empty());
 }
 
-/// The error line of the options, on a host without networks.
+/// Returns the error text of options on a host without networks.
 fn refused(options: &Addressing) -> String {
     let error = on_empty_host(options).expect_err(&format!("{options:?}"));
     assert_eq!(error.status(), 2, "{error}");
@@ -324,7 +324,8 @@ fn contradicting_options_are_errors() {
     );
 }
 
-/// Network and broadcast addresses belong to no host; subnets of two addresses and of one have none (RFC 3021, RFC 6164).
+/// Tests that network and broadcast addresses are refused. Subnets of two addresses and of one have none (RFC 3021, RFC
+/// 6164).
 #[test]
 fn addresses_of_a_whole_subnet_are_errors() {
     for (address, text) in [

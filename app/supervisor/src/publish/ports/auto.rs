@@ -11,24 +11,25 @@ use crate::listeners::ListenerSet;
 /// Limit on the ports of each protocol that are published because the guest listens on them.
 pub(crate) const MOST_FOUND: usize = 1_024;
 
-/// Numbers of ports of the last look, each port of a protocol counted once.
+/// Numbers of ports that the last scan has found. A port of one protocol is counted once, whatever its number of
+/// sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AutoCounts {
-    /// Ports that lead to a listener.
+    /// Ports that are published or forwarded.
     pub(crate) open: u64,
-    /// Ports that cannot be opened, because another program has them or this user may not.
+    /// Ports that cannot be opened, because another program has them or this user may not use them.
     pub(crate) taken: u64,
     /// Ports beyond the limit.
     pub(crate) excess: u64,
 }
 
 impl Ports {
-    /// Returns the values that publish what the guest listens on.
+    /// Returns the values with `auto`, which publish the ports on which the guest listens.
     pub(crate) fn autos(&self) -> &[Publish] {
         &self.autos
     }
 
-    /// Returns true if the guest's listening ports are to be read.
+    /// Returns true if the guest's listening ports have to be scanned.
     pub(crate) fn is_looking(&self) -> bool {
         !self.autos.is_empty() || self.ports.values().any(|port| port.is_found)
     }
@@ -39,7 +40,7 @@ impl Ports {
         ports.map(|(key, port)| shown(*key, port))
     }
 
-    /// Returns the host's ports that the sockets of published ports have.
+    /// Returns the ports of the host at which clients reach the guest.
     pub(crate) fn own(&self) -> BTreeSet<(Protocol, u16)> {
         let keys = self.ports.keys();
         keys.map(|key| (key.protocol, key.host.port())).collect()
@@ -56,8 +57,8 @@ impl Ports {
         self.apply(draft, autos).port_updates
     }
 
-    /// Opens the ports on which the guest has begun to listen, and closes those on which it does not listen any more. Ports
-    /// in `unusable` are counted as taken without another try.
+    /// Opens the ports on which the guest has begun to listen, and closes those on which it does not listen any more.
+    /// Ports in `unusable` are counted as taken, and are not opened.
     pub(crate) fn look(
         &mut self,
         listeners: &ListenerSet,
@@ -100,7 +101,8 @@ impl Ports {
         (self.apply(draft, autos), counts)
     }
 
-    /// Returns the sockets that the listeners need, each with the value that publishes it.
+    /// Returns the keys of the sockets that publish the ports of `listeners`, each with the value that requests the
+    /// socket.
     fn wanted(&self, ports: &[(Protocol, u16)], listeners: &ListenerSet) -> BTreeMap<PublishedKey, &Publish> {
         let mut wanted = BTreeMap::new();
         for spec in &self.autos {
@@ -126,8 +128,8 @@ impl Ports {
     }
 }
 
-/// Returns the ports of the listeners for which `is_wanted` returns true: of each protocol at most [`MOST_FOUND`], the lowest
-/// ones.
+/// Returns the ports of `listeners` for which `is_wanted` returns true: the [`MOST_FOUND`] lowest ones of each
+/// protocol. Adds the number of the others to `counts`.
 pub(crate) fn limited(
     listeners: &ListenerSet,
     is_wanted: &dyn Fn(Protocol, u16) -> bool,

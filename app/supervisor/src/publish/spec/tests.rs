@@ -69,7 +69,7 @@ fn target_addresses_are_parsed() {
     );
     assert_eq!(target("[::]:8080:[fd00::2]:80"), ("fd00::2".to_owned(), 80));
     assert_eq!(target("8080:10.0.2.100"), ("10.0.2.100".to_owned(), 8080));
-    // Without an address, sockets are of the target's family.
+    // If no host address is named, only sockets of the target's family are opened.
     assert_eq!(
         parse("8080:10.0.2.100").listens_at(),
         Some(Ipv4Addr::UNSPECIFIED.into())
@@ -218,7 +218,7 @@ fn excluded_ports_split_ranges() {
     );
 }
 
-/// Texts of which many are values.
+/// Generates texts, many of which are valid values.
 fn text() -> impl Strategy<Value = String> {
     let port = prop_oneof![1..=65535_u32, 1..=12_u32];
     let range = (port.clone(), port, any::<bool>()).prop_map(|(a, b, single)| match single {

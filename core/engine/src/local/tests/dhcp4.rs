@@ -201,7 +201,8 @@ fn route(destination: &str, gateway: Option<&str>) -> PlannedRoute {
     }
 }
 
-/// RFC 3442: the default route is the first, and a gateway outside of the subnet is preceded by a route to it on the link.
+/// Tests the order of the classless routes (RFC 3442): the default route is the first, and a route on the link precedes
+/// the first route whose gateway is outside of the subnet.
 #[test]
 fn routes_are_offered_as_classless_routes() {
     let mut net = net();
@@ -255,7 +256,7 @@ fn classless_routes_end_at_the_first_that_has_no_room() {
     assert!(routes[5..].starts_with(&[24, 192, 0, 0, 10, 0, 2, 7]));
 }
 
-/// RFC 4702 section 2.
+/// Tests the encoding of the name in the option Client FQDN (RFC 4702 section 2).
 #[test]
 fn name_with_domain_is_offered_as_labels() {
     let mut net = net();

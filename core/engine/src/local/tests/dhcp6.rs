@@ -118,7 +118,7 @@ fn unconfigured_options_are_omitted() {
     give(&mut net, &message(11, &[])).silence();
 }
 
-/// RFC 4704 section 4: flags, then the name as labels.
+/// Tests the option Client FQDN (RFC 4704 section 4): flags, then the name as labels.
 #[test]
 fn name_with_domain_is_returned_as_labels() {
     let fqdn = b"\0\x27\0\x13\0\x03box\x04corp\x07example\0";

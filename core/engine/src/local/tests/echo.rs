@@ -85,7 +85,7 @@ fn disabled_icmp_does_not_answer_for_the_gateway() {
         &icmp6("fe80::15", "fe80::2", b"\x80\0\0\0\x12\x34\0\x01hello"),
     )
     .silence();
-    // Without neighbour discovery, which is ICMPv6, too, the guest has no IPv6.
+    // Neighbor discovery uses ICMPv6, too, and stays enabled: without it, the guest would have no IPv6.
     give(
         &mut net,
         &icmp6("fe80::15", "ff02::2", &[133, 0, 0, 0, 0, 0, 0, 0]),

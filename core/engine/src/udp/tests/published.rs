@@ -507,7 +507,7 @@ fn datagrams_are_sent_to_the_target_of_a_published_port() {
         down[0].contains("192.0.2.1:7") && down[0].contains("10.88.0.5:53"),
         "{down:?}"
     );
-    // A client with the target's address is shown as the gateway.
+    // A client with the target's address appears as the gateway.
     let shown = ask(&mut nat, 0, "10.88.0.5:7", "198.51.100.1");
     assert!(shown.starts_with("10.0.2.2:"), "{shown}");
 }

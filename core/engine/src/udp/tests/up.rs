@@ -454,7 +454,7 @@ fn frames_in_slices_are_gathered_up_to_the_limit() {
     );
 }
 
-/// Forwards port 5000 of the gateway to port 6000 of the host's loopback.
+/// Adds a forward from port 5000 of the gateway to port 6000 of the host's loopback.
 fn forward(nat: &mut Nat) {
     nat.world.net.policy.forwards.add(crate::policy::GuestForward {
         protocol: crate::config::Protocol::Udp,
@@ -475,7 +475,7 @@ fn forwarded_port_opens_no_other_port_of_the_loopback() {
         nat.world.calls()
     );
     nat.world.forget();
-    // The filter compares addresses, but the peer stands for one port only.
+    // The filter compares addresses only, but the peer of a forward represents one port.
     for port in [4999, 5001, 6000] {
         nat.send("10.0.2.15:53", &format!("10.0.2.2:{port}"));
     }

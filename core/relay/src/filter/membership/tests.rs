@@ -60,7 +60,8 @@ fn query_is_accepted_only_in_a_frame_to_its_group() {
     }
 }
 
-/// Each packet on such a link reaches its other end, and the kernel sets the type of all packets to `PACKET_HOST`.
+/// Tests links on which each packet reaches the only other end, and the kernel sets the type of all packets to
+/// `PACKET_HOST`.
 #[test]
 fn query_is_accepted_on_a_link_without_addresses() {
     for query in [Query::general(), of_group("239.1.1.1"), of_group("ff1e::1")] {

@@ -183,10 +183,10 @@ fn can_be_source(source: Ipv4Addr) -> bool {
 /// Options of an IPv4 header or of an IPv6 hop-by-hop options header.
 #[derive(Clone, Copy, Debug, Default)]
 struct Options {
-    /// There is a router alert option for MLD (RFC 2711 section 2.1) or for every router (RFC 2113).
+    /// True if there is a router alert option for MLD (RFC 2711 section 2.1) or for every router (RFC 2113).
     router_alert: bool,
-    /// There are options other than router alert and padding. Some hosts discard packets with such an option, for example
-    /// a source route, so a query has none.
+    /// True if there are options other than router alert and padding. A query with such an option, for example a source
+    /// route, is refused, because some hosts discard it.
     others: bool,
 }
 
@@ -315,7 +315,7 @@ const LEAVE: SourceChange = SourceChange::Include {
     exclusive: true,
 };
 
-/// Length in bytes of an IPv4 address, followed by that of an IPv6 address.
+/// Lengths in bytes of an IPv4 and of an IPv6 address.
 const V4: usize = 4;
 const V6: usize = 16;
 

@@ -55,7 +55,7 @@ fn leave_to_a_router_that_sends_no_queries_ends_no_membership() {
     assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
 }
 
-/// A query for a group reaches the members of the group only, so a router that sends no general query is not the querier.
+/// Tests that only a general query ends the role of querier: a query for a group reaches the members of the group only.
 #[test]
 fn query_for_a_group_does_not_end_the_role_of_querier() {
     let mut querier = querier();
@@ -64,7 +64,8 @@ fn query_for_a_group_does_not_end_the_role_of_querier() {
     assert_eq!(querier.tick(at(40)), [Query::general()]);
 }
 
-/// RFC 3376 section 8.3: the query response interval is less than the query interval.
+/// Tests a general query that violates RFC 3376 section 8.3: the query response interval is less than the query
+/// interval.
 #[test]
 fn general_query_with_a_response_time_of_a_query_interval_is_ignored() {
     for (seconds, is_ignored) in [(0, false), (124, false), (125, true), (3174, true)] {
@@ -77,8 +78,8 @@ fn general_query_with_a_response_time_of_a_query_interval_is_ignored() {
     }
 }
 
-/// RFC 2236 section 3, RFC 3376 section 6.6.1: the timers are lowered to two maximum response times, which is at least 2
-/// seconds here. The membership expires 260 seconds after the report at the latest.
+/// Tests that the timers are lowered to two maximum response times (RFC 2236 section 3, RFC 3376 section 6.6.1), but to
+/// no less than 2 seconds. The membership expires 260 seconds after the report at the latest.
 #[test]
 fn query_for_a_group_ends_the_membership_after_two_response_times() {
     for (response_time, expiry) in [
@@ -124,8 +125,8 @@ fn query_with_the_s_flag_changes_no_timer() {
     }
 }
 
-/// A router may be silent for the other querier present interval of 255 seconds before this router sends queries, and
-/// hosts respond within the maximum response time. A membership in use lasts as long, and not for much longer.
+/// Tests that a membership lasts for the other querier present interval of 255 seconds, in which the querier may be
+/// silent before this router sends queries, and the maximum response time of hosts, and not for much longer.
 #[test]
 fn membership_outlasts_a_silent_querier() {
     for (response_time, expiry) in [(0, 266), (10, 266), (25, 281), (124, 380)] {

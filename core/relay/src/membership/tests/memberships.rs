@@ -60,7 +60,7 @@ fn memberships_refuse_what_no_querier_reports() {
     memberships.set(address("239.0.0.1"), SourceFilter::Any).unwrap();
 }
 
-/// The supervisor sends rules to the workers as text, which workers have to be able to parse.
+/// Tests that workers can parse the rules that the supervisor sends to them as text.
 #[test]
 fn every_membership_makes_a_rule_whose_text_parses() {
     for (own, group, source) in [

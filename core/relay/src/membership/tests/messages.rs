@@ -133,7 +133,7 @@ fn mld_messages_are_parsed() {
     );
 }
 
-/// MLD requires link-local source addresses (RFC 2710 section 3, RFC 3810 sections 5.1.14 and 5.2.13).
+/// Tests that MLD messages need a link-local source address (RFC 2710 section 3, RFC 3810 sections 5.1.14 and 5.2.13).
 #[test]
 fn mld_messages_from_a_source_that_is_not_link_local_are_ignored() {
     for from in ["2001:db8::7", "fc00::7", "::1"] {
@@ -155,7 +155,8 @@ fn mld_messages_from_a_source_that_is_not_link_local_are_ignored() {
     }
 }
 
-/// The host reports again when it has a link-local address (RFC 3810 section 5.2.13).
+/// Tests that a report from the unspecified address is ignored; the host reports again when it has a link-local address
+/// (RFC 3810 section 5.2.13).
 #[test]
 fn mld_reports_from_the_unspecified_address_are_ignored() {
     let packet = mld("::", "ff02::16", &mld_report());
@@ -187,7 +188,7 @@ fn built_queries_parse_back() {
         assert_eq!(message::parse(&packet), Some(expected));
         let all = if own.contains(':') { "ff02::1" } else { "224.0.0.1" };
         assert_eq!(to, query.group.unwrap_or(address(all)));
-        // Another library accepts the packet, too.
+        // The library etherparse accepts the packet, too.
         let sliced = etherparse::SlicedPacket::from_ip(&packet).unwrap();
         assert!(sliced.net.is_some());
     }
@@ -250,8 +251,8 @@ const GENERAL: [u8; 8] = [0x11, 100, 0, 0, 0, 0, 0, 0];
 const ALL: [u8; 4] = [224, 0, 0, 1];
 const GROUP: [u8; 4] = [239, 1, 1, 1];
 
-/// Hosts discard these packets, and routers do (RFC 1122 section 3.2.1, RFC 1812 section 5.2.2). The messages are the same
-/// in the valid neighbours of each.
+/// Tests packets that hosts and routers discard (RFC 1122 section 3.2.1, RFC 1812 section 5.2.2), beside valid packets
+/// with the same message.
 #[test]
 fn igmp_messages_in_packets_that_hosts_discard_are_ignored() {
     for (message, to) in [(GENERAL, ALL), ([0x16, 0, 0, 0, 239, 1, 1, 1], GROUP)] {
@@ -294,8 +295,8 @@ fn igmp_messages_in_packets_that_hosts_discard_are_ignored() {
     }
 }
 
-/// A host discards a packet with invalid options. Hosts that do not support an option ignore it, but discard source routes,
-/// so a query has no options that a querier does not send.
+/// Tests packets with invalid options, which hosts discard, and with options other than router alert: hosts ignore
+/// options that they do not support, but discard source routes, so queries with such options are ignored.
 #[test]
 fn igmp_messages_with_options_that_hosts_discard_are_ignored() {
     let report = [0x16, 0, 0, 0, 239, 1, 1, 1];
@@ -328,8 +329,8 @@ fn igmp_messages_with_options_that_hosts_discard_are_ignored() {
     }
 }
 
-/// Hosts ignore queries of other lengths (RFC 3376 section 7.1, RFC 3810 section 8.1). Reports may be longer (RFC 2236
-/// section 2.5, RFC 2710 section 3.6).
+/// Tests that queries of other lengths are ignored, as by hosts (RFC 3376 section 7.1, RFC 3810 section 8.1). Reports
+/// may be longer (RFC 2236 section 2.5, RFC 2710 section 3.6).
 #[test]
 fn lengths_of_messages_distinguish_their_versions() {
     let accepted = |message: &[u8], len: usize| {
@@ -357,8 +358,8 @@ fn lengths_of_messages_distinguish_their_versions() {
     assert_eq!(lengths(&mld_1(131)), (24..33).collect::<Vec<_>>());
 }
 
-/// Hosts and routers drop MLD messages without router alert (RFC 3810 sections 6.2 and 7.4), and packets with certain
-/// unknown options (RFC 8200 section 4.2).
+/// Tests MLD messages without router alert, which hosts and routers drop (RFC 3810 sections 6.2 and 7.4), and packets
+/// with certain unknown options (RFC 8200 section 4.2).
 #[test]
 fn mld_messages_with_options_that_hosts_discard_are_ignored() {
     let query = mld_2_query(10_000, 0, "::", &[]);
@@ -373,7 +374,7 @@ fn mld_messages_with_options_that_hosts_discard_are_ignored() {
         (vec![5, 2, 0, 1, 1, 0], false, false),
         (vec![5, 1, 0, 1, 1, 0], false, false),
         (vec![5, 3, 0, 0, 0, 0], false, false),
-        // A router alert in the data of another option is none.
+        // The data of another option contains a router alert, which is not an option itself.
         (vec![1, 8, 5, 2, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0], false, false),
         // An option with which hosts discard the packet, and one with which they do not (RFC 8200 section 4.2).
         (alert_and(&[0x40, 0]), false, false),
@@ -402,8 +403,8 @@ fn mld_messages_with_options_that_hosts_discard_are_ignored() {
     }
 }
 
-/// A general query names no senders (RFC 3376 section 4.1.9, RFC 3810 section 5.1.12), and a query to a unicast address
-/// reaches one host.
+/// Tests general queries that name senders, which the RFCs forbid (RFC 3376 section 4.1.9, RFC 3810 section 5.1.12),
+/// and queries to a unicast address, which reach one host only.
 #[test]
 fn queries_for_senders_of_no_group_and_queries_to_a_unicast_address_are_ignored() {
     let igmp_query = |group, to, sources: &[[u8; 4]]| {
@@ -433,7 +434,7 @@ fn response_time(packet: &[u8]) -> Option<(u128, bool)> {
 #[test]
 fn response_times_of_igmp_queries_are_decoded() {
     for (code, in_v2, in_v3) in [
-        // IGMPv1 queries state none: 10 seconds.
+        // IGMPv1 queries state no response time; it is 10 seconds.
         (0, 10_000, 0),
         (1, 100, 100),
         (100, 10_000, 10_000),
@@ -453,7 +454,8 @@ fn response_times_of_igmp_queries_are_decoded() {
     }
 }
 
-/// Hosts process it as a general query (RFC 1112 appendix I), so it is one only if all hosts receive it.
+/// Tests that an IGMPv1 query with a group is a general query, as hosts treat it (RFC 1112 appendix I), but only if it
+/// is sent to all hosts.
 #[test]
 fn group_of_an_igmp_1_query_is_ignored() {
     let message = [0x11, 0, 0, 0, 239, 1, 1, 1];

@@ -42,7 +42,7 @@ fn report_after_a_leave_keeps_the_membership() {
     assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
 }
 
-/// A process that sleeps until the next tick must not wake up at once, even after memberships have expired.
+/// Tests that a process which sleeps until the next tick does not wake up at once, even after memberships have expired.
 #[test]
 fn next_tick_is_in_the_future_after_a_tick() {
     let mut querier = querier();

@@ -1,4 +1,5 @@
-//! Changes of the host's addresses while a guest runs: flows, policy and mapped addresses follow.
+//! Cases about changes of the host's addresses while a guest runs, and their effects on flows, policy and mapped
+//! addresses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -34,14 +35,14 @@ const PLANS: [(&str, &[&str]); 2] = [("private", &[]), ("host", &["--addressing"
 /// Time limit for a change to reach the engine.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Waits until the guest's shell answers `line` with `wanted`.
+/// Waits until the guest's shell prints `wanted` for `line`.
 fn soon(guest: &mut RunningProgram, what: &str, line: &str, wanted: &str) -> Result<()> {
     process::wait_until(what, LIMIT, || Ok(guest.ask(line)? == wanted))?;
     Ok(())
 }
 
-/// A connection to an address that the host gets is reset, and the address is refused like the host's others, for TCP and
-/// UDP.
+/// Tests that a connection to an address that the host gains is reset, and that the address is refused like the host's
+/// others, for TCP and UDP.
 fn gained(context: &Context, family: Family, options: &[&str]) -> Result<()> {
     let network = Network::new(context)?;
     let remote: IpAddr = family.pick([203, 0, 113, 7].into(), "2001:db8:ff::7".parse()?);
@@ -67,8 +68,8 @@ fn gained(context: &Context, family: Family, options: &[&str]) -> Result<()> {
     expect(&guest.ask(&udp)?, "no")
 }
 
-/// The mapped address reaches the host until it has no address of the family any more, and again when it has one. A
-/// connection that exists is reset.
+/// Tests that the mapped address reaches the host until the host has lost its last address of the family, and again
+/// when it has another. An existing connection is reset.
 fn lost(context: &Context, family: Family, options: &[&str]) -> Result<()> {
     let network = Network::new(context)?;
     server::tcp::start(SocketAddr::new(family.unspecified(), 7000))?;

@@ -1,4 +1,5 @@
-//! The table of docs/addressing.md about the addresses by which clients appear to the guest, row by row.
+//! Cases about the addresses by which clients appear to the guest: one for each column of the table in
+//! docs/addressing.md.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpStream, UdpSocket};
 use std::time::Duration;
@@ -109,7 +110,7 @@ impl Protocol {
         }
     }
 
-    /// The guest's server that answers each client with the client's address.
+    /// Returns the argument of `guest serve` for a server that sends each client the client's address.
     fn server(self, address: SocketAddr) -> String {
         match self {
             Self::Tcp => format!("tcp:{address}"),
@@ -135,7 +136,7 @@ impl Protocol {
     }
 }
 
-/// Time limit for a response to arrive.
+/// Timeout for a response.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn seen_by_tcp(from: Option<IpAddr>, to: SocketAddr) -> Result<IpAddr> {
@@ -158,20 +159,21 @@ fn seen_by_tcp(from: Option<IpAddr>, to: SocketAddr) -> Result<IpAddr> {
 /// The published port.
 const PORT: u16 = 8080;
 
-/// A client in each place asks the guest's server for the address that it sees.
+/// Tests each row of the table: a client in that place receives from the guest's server the address by which it
+/// appears.
 fn clients(context: &Context, family: Family, column: &Column, protocol: Protocol) -> Result<()> {
     let network = Network::with_routers(context, 1)?;
     let own = network.host_address(family);
     let gateway_of_network: IpAddr = family.pick([198, 51, 100, 2].into(), "2001:db8:1::2".parse()?);
     let other: IpAddr = family.pick([198, 51, 100, 9].into(), "2001:db8:1::9".parse()?);
-    // The kernel selects the first address for packets to other hosts: by its order for IPv4, and because the other is
-    // deprecated for IPv6.
+    // The kernel still selects `own` as the source address for other hosts: for IPv4 because it was added first, for
+    // IPv6 because `other` is deprecated.
     ip(&match family {
         Family::V4 => format!("address add {other}/24 dev net0"),
         Family::V6 => format!("address add {other}/64 dev net0 nodad valid_lft forever preferred_lft 0"),
     })?;
     let link_local = link_local(&network, family)?;
-    // A UDP server without an address of its own would reply from the one that the guest's kernel selects.
+    // A UDP server at the unspecified address would reply from the address that the guest's kernel selects.
     let private = family.pick([10, 0, 2, 15].into(), "fd70:6f6e:746f::15".parse()?);
     let inside = match column.name.starts_with("host") {
         true => SocketAddr::new(own, 80),
@@ -227,7 +229,8 @@ fn clients(context: &Context, family: Family, column: &Column, protocol: Protoco
     check("with a link-local address", "gateway", own, seen)
 }
 
-/// Returns the link-local address of the host's neighbour, if it has to be bound, and the published port at that of the host.
+/// Returns the link-local address that a client of the host's neighbour has to bind, if any, and the published port at
+/// the host's link-local address.
 fn link_local(network: &Network<'_>, family: Family) -> Result<(Option<IpAddr>, SocketAddr)> {
     match family {
         Family::V4 => {
@@ -250,7 +253,7 @@ fn link_local(network: &Network<'_>, family: Family) -> Result<(Option<IpAddr>, 
     }
 }
 
-/// Ports of a guest that lacks a family have no clients of that family.
+/// Tests that ports of a guest that lacks a family are not published for that family.
 fn other_family(context: &Context, lacks: Family) -> Result<()> {
     let network = Network::new(context)?;
     let (option, has) = match lacks {

@@ -1,4 +1,5 @@
-//! Plans of unusual networks of the host: point-to-point interfaces, gateways outside of the subnet, several default routes.
+//! Cases about plans of unusual networks of the host: point-to-point interfaces, gateways outside of the subnet,
+//! several default routes.
 
 use std::process::Command;
 use std::time::Duration;
@@ -26,12 +27,12 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Runs a line of shell in a guest with the plan of the host, and returns what it prints.
+/// Runs a shell command in a guest with the plan of the host, and returns its output.
 fn inside(network: &Network<'_>, options: &[&str], line: &str) -> Result<String> {
     network.run().options(options).shell(line).text()
 }
 
-/// A default route without a gateway, and an address that is the only one of its subnet (WireGuard).
+/// Tests a default route without a gateway, and an address that is the only one of its subnet (WireGuard).
 fn point_to_point(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     ip("tuntap add dev wg0 mode tun
@@ -49,13 +50,13 @@ fn point_to_point(context: &Context) -> Result<()> {
         &inside(&network, &["--addressing", "host"], line)?,
         "10.6.0.2/32 fd06::2/128 default via 169.254.2.1 via fe80::2 dev wg0 1420",
     )?;
-    // The host's other network is reached all the same.
+    // The guest reaches the host's other network, too.
     let server = super::super::tcp_server(&network, Family::V4)?;
     let line = format!("$E2E guest tcp {server} fetch 0 1 1048576");
     expect(&inside(&network, &["--addressing", "host:wg0"], &line)?, "ok")
 }
 
-/// The route to the peer of an address exists in the guest, which has no other to it.
+/// Tests that the guest has a route to the peer of the host's address, which no other route of the guest contains.
 fn peer(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     ip("tuntap add dev ppp0 mode tun
@@ -75,7 +76,7 @@ fn peer(context: &Context) -> Result<()> {
     )
 }
 
-/// A gateway that no subnet contains, reached by a route on the link, or by the flag `onlink`.
+/// Tests a gateway that no subnet contains, which the host reaches by a route on the link or by the flag `onlink`.
 fn outside(context: &Context) -> Result<()> {
     let line = "ip -o -4 addr show dev net0 scope global | awk '{print $4}' | tr '\\n' ' '; \
         ip route show default | grep -o 'via [^ ]*' | tr '\\n' ' '; $E2E guest tcp";
@@ -100,8 +101,8 @@ fn outside(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A router that advertises itself has a link-local address. It can stand for the host's loopback, and the resolver has an
-/// address that resolv.conf can contain without the interface.
+/// Tests a link-local gateway, as of a router that sends router advertisements. It can be mapped to the host's
+/// loopback, and the resolver has an address that resolv.conf can contain without an interface name.
 fn link_local(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     network.server().enter(|| add_address("left", "fe80::1/64"))?;
@@ -119,7 +120,7 @@ fn link_local(context: &Context) -> Result<()> {
     expect(&text, "via fe80::1 0 ok ::1")
 }
 
-/// Of two default routes, the one with the lower metric is used; of two routes to one destination, too.
+/// Tests that of two default routes, and of two routes to another destination, the one with the lower metric is used.
 fn metrics(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let other = pontoon_netns::Namespace::new()?;
@@ -144,7 +145,7 @@ fn metrics(context: &Context) -> Result<()> {
     )
 }
 
-/// A guest without a default route reaches its DNS forwarder.
+/// Tests that a guest without a default route reaches its DNS forwarder.
 fn names_without_default(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     ip("route del default
@@ -158,7 +159,8 @@ fn names_without_default(context: &Context) -> Result<()> {
     expect(&inside(&network, &options, line)?, &format!("{wanted} {wanted}"))
 }
 
-/// A guest keeps its addresses when the host's interface vanishes, and has a network again with the next one.
+/// Tests that a guest keeps its addresses when the host's interface is deleted, and reaches other hosts again when the
+/// host has another one.
 fn interface_vanishes(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let run = network

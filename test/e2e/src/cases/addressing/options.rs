@@ -1,4 +1,4 @@
-//! Options of the address plan, each with its effect on a guest.
+//! Cases about options of the address plan and their effects on a guest.
 
 use std::net::SocketAddr;
 
@@ -32,7 +32,8 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Values that busybox's client passes on: host name, search list (option 119) and classless routes (option 121).
+/// Tests the DHCP options that busybox's client passes to its script: host name, search list (119) and classless routes
+/// (121).
 fn dhcp_options(context: &Context) -> Result<()> {
     let options = [
         "--hostname",
@@ -57,7 +58,7 @@ fn dhcp_options(context: &Context) -> Result<()> {
     )
 }
 
-/// The guest's interface and its gateway have the Ethernet addresses of the options.
+/// Tests that the guest's interface and its gateway have the Ethernet addresses of the options.
 fn ethernet(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V4)?;
@@ -70,7 +71,7 @@ fn ethernet(context: &Context) -> Result<()> {
     expect(&text, "02:00:5e:00:53:01 ok lladdr 02:00:5e:00:53:02")
 }
 
-/// Search domains of the options replace those of the host; the root is the empty list.
+/// Tests that search domains of the options replace those of the host, and that the root `.` stands for an empty list.
 fn search(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     for (options, wanted) in [
@@ -86,8 +87,8 @@ fn search(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Packets leave from the address of the option, which is not the one that the kernel selects; those of the other family
-/// leave as without the option.
+/// Tests that packets have the source address of the option instead of the one that the kernel selects, and that
+/// packets of the other family are not affected.
 fn outbound_address(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let (other, width, another) = match family {
@@ -109,7 +110,7 @@ fn outbound_address(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Sockets that are bound to an interface reach its network only.
+/// Tests that sockets that are bound to an interface reach its network only.
 fn outbound_interface(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V4)?;
@@ -138,7 +139,8 @@ fn outbound_interface(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A guest of one family has no address, route and resolver of the other, and reaches its own.
+/// Tests that a guest of one family has no address, route or resolver of the other family, and reaches hosts of its
+/// own.
 fn one_family(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?;
@@ -154,8 +156,8 @@ fn one_family(context: &Context, family: Family) -> Result<()> {
     expect(&run.shell(&line).text()?, "1 ok")
 }
 
-/// Subnets with room for no gateway, numbers that gateway and DNS forwarder usually have, and link-local addresses: the guest
-/// reaches other hosts and its resolver.
+/// Tests that the guest reaches other hosts and its resolver if its subnet has no room for a gateway, if it has the
+/// host number that the gateway or the DNS forwarder usually has, and if its address is link-local.
 fn small_subnets(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?;
@@ -202,7 +204,8 @@ fn small_subnets(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// A protocol that is disabled reaches nothing, also not the gateway; the others reach everything.
+/// Tests that packets of a disabled protocol reach neither other hosts nor the gateway, and that the other protocols
+/// reach both.
 fn disabled(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     icmp::open_ping(context)?;
@@ -238,7 +241,7 @@ fn disabled(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// A DNS forwarder with a link-local address is found by programs that read resolv.conf.
+/// Tests that programs that read resolv.conf reach a DNS forwarder with a link-local address.
 fn link_local_resolver(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let resolver = SocketAddr::new(network.server_address(Family::V4), 53);

@@ -209,9 +209,9 @@ fn joined(row: &RelayRow, group: &str, wanted: bool) -> Result<()> {
 }
 
 /// Tests that a forged query with a lower source address than the relay's, in a frame that only the relay receives, to
-/// its own address or to a group that no host has joined, neither ends a membership nor ends the relay's role as querier,
-/// and that the same query in a frame to all hosts ends the role. A querier ends a membership two seconds after a host's leave, after it has queried the other hosts; a
-/// router in another role leaves that to the querier.
+/// its own address or to a group that no host has joined, neither ends a membership nor ends the relay's role as
+/// querier, and that the same query in a frame to all hosts ends the role. The relay's role is visible in its reaction
+/// to a leave: only a querier queries the other hosts and ends the membership two seconds later.
 fn ignores_unicast_frames(context: &Context, family: Family) -> Result<()> {
     let row = RelayRow::new(1)?;
     let wanted = group(family, 1);
