@@ -64,7 +64,10 @@ impl GuestForwards {
     /// Returns true if this set lacks a forward of `before`, or has it with another destination or number of ports.
     #[must_use]
     pub(crate) fn lacks_any_of(&self, before: &Self) -> bool {
-        before.0.iter().any(|(key, forward)| self.0.get(key) != Some(forward))
+        before
+            .0
+            .iter()
+            .any(|(key, forward)| self.0.get(key) != Some(forward))
     }
 
     /// Returns the destination on the host's side of what the guest sends to `written`, if it is forwarded.
