@@ -77,7 +77,7 @@ fn last_descriptors_are_not_used_for_ports() {
         assert!(printed.contains("1 passed"), "{printed}");
         return;
     }
-    let limit = Some(100);
+    let limit = Some(160);
     let (current, maximum) = (limit, limit);
     rustix::process::setrlimit(
         rustix::process::Resource::Nofile,
@@ -96,10 +96,10 @@ fn last_descriptors_are_not_used_for_ports() {
         "{error}"
     );
     ports.change(&[], &[parse("127.0.0.3:40000-40049:1-50")]).unwrap();
-    let files: Vec<_> = (0..32)
+    let files: Vec<_> = (0..96)
         .map(|_| std::fs::File::open("/dev/null").unwrap())
         .collect();
-    assert_eq!((ports.iter().count(), files.len()), (50, 32));
+    assert_eq!((ports.iter().count(), files.len()), (50, 96));
 }
 
 #[test]
@@ -380,12 +380,18 @@ fn port_of_another_program_is_skipped_in_both_families() {
 fn own_ports_of_the_other_family_do_not_count_as_taken() {
     let mut ports = Ports::new(AddressPlan::usual(true)).finding(true);
     ports
-        .change(&[], &[parse("0.0.0.0:24100-24109,auto"), parse("[::1]:24100-24109,auto")])
+        .change(
+            &[],
+            &[parse("0.0.0.0:24100-24109,auto"), parse("[::1]:24100-24109,auto")],
+        )
         .unwrap();
     let none = std::collections::BTreeSet::new();
     for new in [2, 0, 0] {
         let (changed, counts) = ports.look(&listeners([24_100]), &none);
-        assert_eq!((changed.port_updates.len(), counts.open, counts.taken), (new, 1, 0));
+        assert_eq!(
+            (changed.port_updates.len(), counts.open, counts.taken),
+            (new, 1, 0)
+        );
     }
 }
 

@@ -209,5 +209,9 @@ fn change_that_a_worker_refuses_after_the_timeout_of_its_client_is_reverted() {
     );
     send(&client, "GET /v1/publish HTTP/1.1\r\n\r\n");
     fixture.serve();
-    assert!(received(&client).0.ends_with(r#"{"published":[]}"#));
+    assert!(
+        received(&client)
+            .0
+            .ends_with(r#"{"published":[],"auto":[],"found":[]}"#)
+    );
 }
