@@ -95,6 +95,12 @@ impl Listener {
         matches!(self.place, ListenAddress::File(_))
     }
 
+    /// Returns the TCP port, if the listener has a TCP address.
+    pub fn port(&self) -> Option<u16> {
+        let address = rustix::net::getsockname(&self.socket).ok()?;
+        SocketAddr::try_from(address).ok().map(|address| address.port())
+    }
+
     /// Refuses clients in the PID namespace `guest` from now on.
     pub fn refuse(&mut self, guest: Option<Rc<PidNamespace>>) {
         self.refused = guest;

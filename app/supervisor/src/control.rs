@@ -67,10 +67,10 @@ impl Control {
         metrics: Option<&Metrics>,
         served: ControlSetup,
     ) -> Result<Self, Error> {
-        Ok(Self {
-            servers: pontoon_control::open(path, api::ROUTES, metrics, api::METRICS)?,
-            api: Api::new(served),
-        })
+        let mut servers = pontoon_control::open(path, api::ROUTES, metrics, api::METRICS)?;
+        let mut api = Api::new(served);
+        api.set_own(servers.iter_mut().filter_map(|server| server.listener().port()));
+        Ok(Self { servers, api })
     }
 
     /// Listens on a Unix socket at `path`, to which only this user may connect, for requests in the protocol of slirp4netns.

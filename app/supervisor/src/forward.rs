@@ -76,6 +76,23 @@ impl Forward {
         self.0.is_auto()
     }
 
+    /// Returns the value with one port in place of its ports.
+    fn single(&self, protocol: Protocol, port: u16) -> Self {
+        let range = PortRange {
+            first: port,
+            last: port,
+        };
+        Self(Publish {
+            protocols: protocol.into(),
+            ports: PublishedPorts::Range {
+                host: range,
+                guest: port,
+            },
+            excluded: Vec::new(),
+            ..self.0.clone()
+        })
+    }
+
     /// Returns the forwards of the value, of both families unless it names an address.
     fn expand(&self, plan: &AddressPlan) -> Vec<GuestForward> {
         let addresses = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
@@ -99,10 +116,23 @@ impl Forward {
                 };
                 self.0.protocols.iter().map(of_protocol)
             };
-            self.0.named().into_iter().flat_map(of_range)
+            merged(self.0.named()).into_iter().flat_map(of_range)
         };
         ends.flat_map(of_end).collect()
     }
+}
+
+/// Returns the ports of `ranges` in as few ranges as possible, in ascending order.
+fn merged(mut ranges: Vec<PortRange>) -> Vec<PortRange> {
+    ranges.sort_unstable();
+    let mut all: Vec<PortRange> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match all.last_mut() {
+            Some(last) if range.first <= last.last.saturating_add(1) => last.last = last.last.max(range.last),
+            _ => all.push(range),
+        }
+    }
+    all
 }
 
 /// Set of guest forwards.
@@ -172,13 +202,23 @@ impl Forwards {
                 .updates
                 .extend(forwards.iter().copied().map(ForwardUpdate::Remove));
         }
-        // A value that names a port replaces the forward that `auto` has made for it.
+        // A forward that was found gives way, and ends with the last `auto` value that covers it.
         let new: Vec<_> = added.collect();
+        let keeps_autos = self.autos.iter().all(|spec| autos.contains(spec));
+        let is_covered = |found: &GuestForward| {
+            let mut specs = autos.iter();
+            keeps_autos || specs.any(|spec| self.is_found_by(spec, found))
+        };
         let is_new = |found: &GuestForward| {
             let mut all = new.iter().flat_map(|(_, forwards)| forwards);
             all.any(|forward| forward.overlaps(found))
         };
-        let replaced: Vec<_> = self.found.iter().copied().filter(is_new).collect();
+        let replaced: Vec<_> = self
+            .found
+            .iter()
+            .copied()
+            .filter(|found| is_new(found) || !is_covered(found))
+            .collect();
         changed
             .updates
             .extend(replaced.iter().copied().map(ForwardUpdate::Remove));
@@ -303,8 +343,14 @@ impl Forwards {
         (updates, counts)
     }
 
-    /// Returns the forwards to a port on which the host listens, except those that values which name ports already
-    /// contain.
+    /// Returns true if a forward to a port on which the host listens is one of the `auto` value `spec`.
+    fn is_found_by(&self, spec: &Forward, found: &GuestForward) -> bool {
+        let port = found.to.port();
+        let mut forwards = spec.single(found.protocol, port).expand(&self.plan).into_iter();
+        spec.0.finds(found.protocol, port) && forwards.any(|forward| forward == *found)
+    }
+
+    /// Returns the forwards to a port on which the host listens, except those that a value names.
     fn found_forwards(
         &self,
         spec: &Forward,
@@ -312,20 +358,7 @@ impl Forwards {
         port: u16,
         listeners: &ListenerSet,
     ) -> Vec<GuestForward> {
-        let range = PortRange {
-            first: port,
-            last: port,
-        };
-        let single = Forward(Publish {
-            protocols: protocol.into(),
-            ports: PublishedPorts::Range {
-                host: range,
-                guest: port,
-            },
-            excluded: Vec::new(),
-            ..spec.0.clone()
-        });
-        let mut forwards = single.expand(&self.plan);
+        let mut forwards = spec.single(protocol, port).expand(&self.plan);
         forwards.retain(|forward| {
             let mut named = self.named.iter().flat_map(|(_, list)| list);
             let is_taken = named.any(|other| other.overlaps(forward));

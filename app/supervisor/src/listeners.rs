@@ -7,6 +7,7 @@ use std::os::fd::{AsFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use netlink_sys::{Socket, SocketAddr};
 use pontoon_engine::config::Protocol;
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::publish::port_range::PortRange;
@@ -25,6 +26,8 @@ pub(crate) struct ListenerReader {
     sequence: u32,
     /// The query in [`QUERIES`] whose reply is being read.
     query: Option<usize>,
+    /// True if the socket may have messages of a reply that was not read to its end.
+    is_interrupted: bool,
     found: ListenerSet,
     buffer: Vec<u8>,
 }
@@ -103,6 +106,7 @@ impl ListenerReader {
             socket,
             sequence: 0,
             query: None,
+            is_interrupted: false,
             found: ListenerSet::new(),
             buffer: vec![0; BUFFER],
         }
@@ -117,11 +121,30 @@ impl ListenerReader {
         let read = self.read_some(reaches);
         if read.is_err() {
             self.query = None;
+            self.is_interrupted = true;
         }
         read
     }
 
+    /// Reads the rest of a reply that was interrupted by an error, without which the kernel refuses the next request (EBUSY).
+    /// Returns true if there is no more of it.
+    fn drain(&mut self) -> bool {
+        for _ in 0..MOST_MESSAGES {
+            // An error other than EAGAIN, such as ENOBUFS, precedes further messages.
+            if recv(self.socket.as_fd(), &mut self.buffer[..], RecvFlags::DONTWAIT) == Err(Errno::AGAIN) {
+                return true;
+            }
+        }
+        false
+    }
+
     fn read_some(&mut self, reaches: &dyn Fn(IpAddr) -> bool) -> io::Result<Option<ListenerSet>> {
+        if self.is_interrupted {
+            self.is_interrupted = !self.drain();
+            if self.is_interrupted {
+                return Ok(None);
+            }
+        }
         if self.query.is_none() {
             self.found = ListenerSet::new();
             self.ask(0)?;

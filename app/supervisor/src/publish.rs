@@ -70,25 +70,24 @@ fn share_sockets(a: &Publish, b: &Publish) -> bool {
 
 /// Opens the socket of a published port, bound to the interface with this index, if there is one.
 fn open_socket(key: PublishedKey) -> io::Result<OwnedFd> {
-    let PublishedKey {
-        protocol,
-        host,
-        interface,
-    } = key;
-    let socket = unbound_socket(protocol, host)?;
-    if let Some(interface) = interface {
+    let socket = bound_socket(key)?;
+    if key.protocol == Protocol::Tcp {
+        listen(&socket, BACKLOG)?;
+    }
+    Ok(socket)
+}
+
+/// Opens a socket that is bound to the address of a published port and, if the key has one, to the interface.
+fn bound_socket(key: PublishedKey) -> io::Result<OwnedFd> {
+    let socket = unbound_socket(key.protocol, key.host)?;
+    if let Some(interface) = key.interface {
         pontoon_sys::bind::to_interface(&socket, interface)?;
     }
-    match protocol {
-        Protocol::Tcp => {
-            // SO_REUSEADDR is set because connections of an earlier run may be in TIME_WAIT. Two listeners still exclude
-            // each other.
-            sockopt::set_socket_reuseaddr(&socket, true)?;
-            bind(&socket, &host)?;
-            listen(&socket, BACKLOG)?;
-        }
-        Protocol::Udp => bind(&socket, &host)?,
+    if key.protocol == Protocol::Tcp {
+        // Connections of an earlier run may be in TIME_WAIT. Two listeners still exclude each other.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
     }
+    bind(&socket, &key.host)?;
     Ok(socket)
 }
 

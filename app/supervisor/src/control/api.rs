@@ -220,6 +220,11 @@ impl Api {
         }
     }
 
+    /// Sets the TCP ports of the host on which the API's servers listen.
+    pub(super) fn set_own(&mut self, ports: impl Iterator<Item = u16>) {
+        self.auto.set_own(ports);
+    }
+
     /// Sets the source of the guest's listening ports.
     pub(super) fn set_guest_listeners(&mut self, guest: GuestListeners) {
         self.auto.set_guest(guest);

@@ -31,6 +31,13 @@ fn values_lead_from_the_gateway_to_the_hosts_loopback() {
         ]
     );
     assert_eq!(
+        expand("10.0.2.9:5005-5014,5000-5009,6000,5015,6000"),
+        [
+            "tcp 10.0.2.9:5000 127.0.0.1:5000 16",
+            "tcp 10.0.2.9:6000 127.0.0.1:6000 1"
+        ]
+    );
+    assert_eq!(
         expand("5432:[2001:db8::1]:5433/both"),
         [
             "tcp [fd70:6f6e:746f::2]:5432 [2001:db8::1]:5433 1",
@@ -122,4 +129,21 @@ fn auto_follows_the_hosts_listeners_without_own_ports() {
     all.look(&set, &own);
     let (updates, _) = all.look(&ListenerSet::new(), &own);
     assert_eq!(updates, [ForwardUpdate::Remove(added)]);
+}
+
+#[test]
+fn removed_auto_value_ends_what_no_other_value_covers() {
+    let mut all = forwards();
+    all.change(&[], &[spec("auto"), spec("80-89,auto")]).unwrap();
+    let mut set = ListenerSet::new();
+    set.insert(Protocol::Tcp, false, 80);
+    set.insert(Protocol::Tcp, false, 443);
+    all.look(&set, &BTreeSet::new());
+    let changed = all.change(&[spec("auto")], &[]).unwrap();
+    let [ForwardUpdate::Remove(removed)] = changed.updates[..] else {
+        panic!("{changed:?}");
+    };
+    assert_eq!(removed.from.port(), 443);
+    let left: Vec<_> = all.found().map(|forward| forward.from.port()).collect();
+    assert_eq!(left, [80]);
 }

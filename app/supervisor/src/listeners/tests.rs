@@ -63,3 +63,21 @@ fn truncated_and_foreign_messages_are_refused_or_ignored() {
     let error = taken(&message(20, 2, 7, &(-95_i32).to_ne_bytes())).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(95));
 }
+
+#[test]
+fn reply_that_was_not_read_to_its_end_is_discarded() {
+    let listeners: Vec<_> = (0..300)
+        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
+    let mut reader = ListenerReader::new(ListenerReader::open_socket().unwrap());
+    // The kernel's buffer has no room for the reply, so that it is still being sent at the next request.
+    reader.ask(0).unwrap();
+    reader.query = None;
+    let error = (0..100).find_map(|_| reader.read(&|_| true).err()).unwrap();
+    assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
+    let found = (0..10_000).find_map(|_| reader.read(&|_| true).unwrap()).unwrap();
+    for listener in &listeners {
+        let port = listener.local_addr().unwrap().port();
+        assert!(found.contains(Protocol::Tcp, false, port), "{port}");
+    }
+}

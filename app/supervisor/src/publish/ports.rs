@@ -22,6 +22,7 @@ use super::{ANY, disconnect_last, open_socket, refused};
 use crate::host::ephemeral_ports;
 
 mod auto;
+mod other_program;
 
 pub(crate) use auto::{AutoCounts, limited};
 
@@ -79,10 +80,10 @@ pub(crate) struct PortChanges {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PortUndo {
     ports: Vec<(PublishedKey, Option<Port>, Option<Port>)>,
-    /// Values with `auto` before the change.
-    autos_before: Vec<Publish>,
-    /// Values with `auto` after the change.
-    autos_after: Vec<Publish>,
+    /// Values that publish what the guest listens on, and that the change has added.
+    autos_added: Vec<Publish>,
+    /// Values that publish what the guest listens on, and that the change has removed.
+    autos_removed: Vec<Publish>,
 }
 
 /// Reason why a change of the published ports was refused.
@@ -188,6 +189,9 @@ impl Ports {
             } else if !autos.contains(spec) {
                 autos.push(spec.clone());
             }
+        }
+        if remove.iter().any(Publish::is_auto) {
+            draft.gone.extend(self.found_without(&autos));
         }
         Ok(self.apply(draft, autos))
     }
@@ -302,6 +306,10 @@ impl Ports {
                 Some(port) => return Err(PortRefusal::Conflict(leads_elsewhere(spec, key, port.guest))),
                 None => {}
             }
+            if is_all && here.is_none() && self.is_of_other_program(key, &draft.new) {
+                skipped += 1;
+                continue;
+            }
             let opened = match here {
                 Some(port) => Ok(Some(Arc::clone(&port.socket))),
                 None => open(spec, key, if is_all { Budget::Half } else { Budget::Reserve }),
@@ -339,8 +347,9 @@ impl Ports {
             port_updates: Vec::new(),
             undo: PortUndo::default(),
         };
-        changed.undo.autos_after.clone_from(&autos);
-        changed.undo.autos_before = std::mem::replace(&mut self.autos, autos);
+        changed.undo.autos_added.clone_from(&changed.added);
+        changed.undo.autos_removed.clone_from(&changed.removed);
+        self.autos = autos;
         for key in gone.into_iter().filter(|key| !new.contains_key(key)) {
             if let Some(port) = self.ports.remove(&key) {
                 changed.removed.push(shown(key, &port));
@@ -354,7 +363,9 @@ impl Ports {
             let published = published(key, port.guest);
             let port_update = match self.ports.get_mut(&key) {
                 Some(old) if old.guest == port.guest => {
+                    let was = old.clone();
                     old.is_found = port.is_found;
+                    changed.undo.ports.push((key, Some(was), Some(port)));
                     continue;
                 }
                 Some(_) => PortUpdate::Redirect(published),
@@ -377,8 +388,11 @@ impl Ports {
     /// ports to close, because the engine may need their descriptors for the ports to open.
     pub(crate) fn take_back(&mut self, undo: &PortUndo) -> Vec<PortUpdate> {
         let (mut closed, mut others) = (Vec::new(), Vec::new());
-        if self.autos == undo.autos_after {
-            self.autos.clone_from(&undo.autos_before);
+        self.autos.retain(|spec| !undo.autos_added.contains(spec));
+        for spec in &undo.autos_removed {
+            if !self.autos.contains(spec) {
+                self.autos.push(spec.clone());
+            }
         }
         for (key, was, is) in undo.ports.iter().cloned() {
             let socket = |port: Option<&Port>| port.map(|port| (port.guest, port.socket.as_raw_fd()));
@@ -397,8 +411,10 @@ impl Ports {
                     ));
                     self.ports.insert(key, port);
                 }
-                (Some(port), Some(_)) => {
-                    others.push(PortUpdate::Redirect(published(key, port.guest)));
+                (Some(port), Some(is)) => {
+                    if port.guest != is.guest {
+                        others.push(PortUpdate::Redirect(published(key, port.guest)));
+                    }
                     self.ports.insert(key, port);
                 }
                 (None, None) => {}

@@ -77,7 +77,7 @@ fn last_descriptors_are_not_used_for_ports() {
         assert!(printed.contains("1 passed"), "{printed}");
         return;
     }
-    let limit = Some(164);
+    let limit = Some(160);
     let (current, maximum) = (limit, limit);
     rustix::process::setrlimit(
         rustix::process::Resource::Nofile,
@@ -333,11 +333,10 @@ fn auto_follows_the_listeners() {
     );
     // After the value is removed, none of the ports is published.
     ports.look(&set, &none);
-    ports
+    let changed = ports
         .change(&[parse("127.0.0.6:21000-21999,auto,~21005")], &[])
         .unwrap();
-    assert!(ports.is_looking());
-    ports.look(&set, &none);
+    assert_eq!(changed.port_updates.len(), 1);
     assert!(!ports.is_looking() && ports.found().count() == 0);
 }
 
@@ -348,4 +347,76 @@ fn auto_publishes_a_limited_number_of_ports() {
     let (_, counts) = ports.look(&listeners(22_000..23_100), &std::collections::BTreeSet::new());
     assert_eq!((counts.open, counts.taken, counts.excess), (1_024, 0, 76));
     assert_eq!(ports.found().count(), 1_024);
+}
+
+#[test]
+fn port_of_another_program_is_skipped_in_both_families() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:24001").unwrap();
+    let mut ports = Ports::new(AddressPlan::usual(true)).finding(true);
+    ports.change(&[], &[parse("24000-24009,auto")]).unwrap();
+    let none = std::collections::BTreeSet::new();
+    let mut only_v6 = ListenerSet::new();
+    only_v6.insert(Protocol::Tcp, true, 24_001);
+    for set in [&only_v6, &listeners([24_001])] {
+        let (changed, counts) = ports.look(set, &none);
+        assert_eq!(changed.port_updates.len(), 0);
+        assert_eq!((counts.open, counts.taken), (0, 1));
+    }
+    ports.change(&[], &[parse("all,~1-24000,~24003-65535")]).unwrap();
+    let all: Vec<_> = ports.iter().map(|port| port.to_string()).collect();
+    assert_eq!(all, ["0.0.0.0:24002:24002/tcp", "[::]:24002:24002/tcp"]);
+
+    drop(taken);
+    let (changed, counts) = ports.look(&only_v6, &none);
+    assert_eq!((changed.port_updates.len(), counts.open, counts.taken), (1, 1, 0));
+    // A program begins to listen in the other family.
+    let taken = std::net::TcpListener::bind("127.0.0.1:24001").unwrap();
+    let (changed, counts) = ports.look(&only_v6, &none);
+    assert_eq!((changed.removed.len(), counts.open, counts.taken), (1, 0, 1));
+    drop(taken);
+}
+
+#[test]
+fn own_ports_of_the_other_family_do_not_count_as_taken() {
+    let mut ports = Ports::new(AddressPlan::usual(true)).finding(true);
+    ports
+        .change(
+            &[],
+            &[parse("0.0.0.0:24100-24109,auto"), parse("[::1]:24100-24109,auto")],
+        )
+        .unwrap();
+    let none = std::collections::BTreeSet::new();
+    for new in [2, 0, 0] {
+        let (changed, counts) = ports.look(&listeners([24_100]), &none);
+        assert_eq!(
+            (changed.port_updates.len(), counts.open, counts.taken),
+            (new, 1, 0)
+        );
+    }
+}
+
+#[test]
+fn undo_leaves_the_values_of_later_changes() {
+    let mut ports = Ports::new(ipv4_only()).finding(true);
+    ports.change(&[], &[parse("1-9,auto")]).unwrap();
+    let port = parse(&format!("127.0.0.1:{}:80", free_port()));
+    let first = ports
+        .change(&[parse("1-9,auto")], &[parse("10-19,auto"), port])
+        .unwrap();
+    ports.change(&[], &[parse("20-29,auto")]).unwrap();
+    ports.take_back(&first.undo);
+    assert_eq!(ports.autos(), [parse("20-29,auto"), parse("1-9,auto")]);
+    assert_eq!(ports.iter().count(), 0);
+}
+
+#[test]
+fn undo_of_a_value_that_names_a_found_port_leaves_it_found() {
+    let mut ports = Ports::new(ipv4_only()).finding(true);
+    ports.change(&[], &[parse("127.0.0.8:auto")]).unwrap();
+    ports.look(&listeners([24_200]), &std::collections::BTreeSet::new());
+    let changed = ports.change(&[], &[parse("127.0.0.8:24200:24200")]).unwrap();
+    assert_eq!(changed.port_updates.len(), 0);
+    assert_eq!((ports.found().count(), ports.iter().count()), (0, 1));
+    assert_eq!(ports.take_back(&changed.undo).len(), 0);
+    assert_eq!((ports.found().count(), ports.iter().count()), (1, 0));
 }

@@ -8,7 +8,7 @@ use pontoon_wire::Mac;
 use super::Engine;
 use crate::config::{Protocol, Published};
 use crate::egress::EgressRule;
-use crate::policy::GuestForward;
+use crate::policy::GuestForwards;
 use crate::{Failure, Host, Instant, Kind, Transmit};
 
 impl<H: Host> Engine<H> {
@@ -130,22 +130,22 @@ impl<H: Host> Engine<H> {
         ctx.link.flush();
     }
 
-    /// Adds a guest forward.
-    pub fn add_forward(&mut self, forward: GuestForward) {
-        self.net.policy.forwards.add(forward);
-    }
-
-    /// Removes a guest forward, and resets the connections that the guest has opened through it.
-    pub fn remove_forward<T: Transmit>(
+    /// Has `change` add and remove guest forwards, at whose ports the guest reaches ports of the host. Then closes the
+    /// connections that the guest has made by forwards that `change` has removed.
+    pub fn change_forwards<T: Transmit>(
         &mut self,
-        forward: &GuestForward,
+        change: impl FnOnce(&mut GuestForwards),
         link: &mut T,
         host: &mut H,
         now: Instant,
     ) {
-        self.net.policy.forwards.remove(forward);
+        let before = self.net.policy.forwards.clone();
+        change(&mut self.net.policy.forwards);
+        if !self.net.policy.forwards.lacks_any_of(&before) {
+            return;
+        }
         let (protocols, ctx) = &mut self.split(link, host, now);
-        protocols.tcp.close_forwarded(forward, ctx);
+        protocols.tcp.close_forwarded(&before, ctx);
         self.disown(link, host, now);
     }
 

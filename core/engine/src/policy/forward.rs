@@ -61,7 +61,16 @@ impl GuestForwards {
         self.0.remove(&(forward.protocol, forward.from));
     }
 
-    /// Returns the destination on the host's side of packets of the guest to `written`, if a forward contains it.
+    /// Returns true if this set lacks a forward of `before`, or has it with another destination or number of ports.
+    #[must_use]
+    pub(crate) fn lacks_any_of(&self, before: &Self) -> bool {
+        before
+            .0
+            .iter()
+            .any(|(key, forward)| self.0.get(key) != Some(forward))
+    }
+
+    /// Returns the destination on the host's side of what the guest sends to `written`, if it is forwarded.
     #[must_use]
     pub fn translate(&self, protocol: Protocol, written: SocketAddr) -> Option<SocketAddr> {
         if self.0.is_empty() {

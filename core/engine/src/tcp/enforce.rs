@@ -4,7 +4,7 @@ use super::connection::Connection;
 use super::{Tcp, open};
 use crate::config::Protocol;
 use crate::ctx::Ctx;
-use crate::policy::GuestForward;
+use crate::policy::GuestForwards;
 use crate::{Host, Transmit};
 
 impl<S> Tcp<S> {
@@ -22,14 +22,17 @@ impl<S> Tcp<S> {
         disowned.into_iter().for_each(|index| self.prohibit(index, ctx));
     }
 
-    /// Resets the connections that the guest has opened through a guest forward that was removed.
+    /// Resets the connections that the guest has opened by the guest forwards `before`, and whose forwards were removed.
     pub fn close_forwarded<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        forward: &GuestForward,
+        before: &GuestForwards,
         ctx: &mut Ctx<'_, H, T>,
     ) {
+        let forwards = &ctx.net.policy.forwards;
         let is_of = |connection: &Connection<S>| {
-            open::is_judged(connection) && forward.contains(Protocol::Tcp, connection.key.remote)
+            let remote = connection.key.remote;
+            let was = before.translate(Protocol::Tcp, remote);
+            open::is_judged(connection) && was.is_some() && forwards.translate(Protocol::Tcp, remote) != was
         };
         let closed = self.indices(is_of);
         closed.into_iter().for_each(|index| self.prohibit(index, ctx));

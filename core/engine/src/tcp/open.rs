@@ -524,9 +524,11 @@ fn reaches_host<H: Host, T>(
     ctx: &mut Ctx<'_, H, T>,
 ) -> bool {
     let to = connection.key.remote;
-    // Otherwise the destination is the host itself intentionally: its loopback by a translated address, or its
-    // resolver.
-    if ctx.net.policy.host_addresses || ctx.net.policy.translate(EgressProtocol::Tcp, to) != Ok(to) {
+    // Otherwise the destination is the host itself intentionally: its loopback by a translated address, its resolver, or the
+    // target of a guest forward.
+    let policy = &ctx.net.policy;
+    let is_translated = policy.translate(EgressProtocol::Tcp, to) != Ok(to);
+    if policy.host_addresses || is_translated || policy.forward(EgressProtocol::Tcp, to).is_some() {
         return false;
     }
     let reaches = |socket| ctx.host.tcp_reaches_host(socket, to.ip(), took);

@@ -3,6 +3,7 @@
 use std::io;
 
 use pontoon_engine::config::Protocol;
+use pontoon_engine::policy::GuestForwards;
 use pontoon_engine::{Failure, Instant, siblings};
 use pontoon_link::Link;
 use rustix::io::Errno;
@@ -72,14 +73,15 @@ impl<L: Link> Worker<L> {
                 }
             }
             Update::Forwards(updates) => {
-                for update in updates {
-                    match update {
-                        ForwardUpdate::Add(forward) => engine.add_forward(forward),
-                        ForwardUpdate::Remove(forward) => {
-                            engine.remove_forward(&forward, &mut link.transmitter(), host, now);
+                let change = |forwards: &mut GuestForwards| {
+                    for update in &updates {
+                        match update {
+                            ForwardUpdate::Add(forward) => forwards.add(*forward),
+                            ForwardUpdate::Remove(forward) => forwards.remove(forward),
                         }
                     }
-                }
+                };
+                engine.change_forwards(change, &mut link.transmitter(), host, now);
             }
             Update::LogLevel(level) => (self.set_log_level)(level),
             Update::Confirm(round) => self.confirm(round, now),

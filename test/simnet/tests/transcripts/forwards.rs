@@ -1,6 +1,6 @@
 //! Tests of connections of the guest through guest forwards.
 
-use pontoon_engine::policy::GuestForward;
+use pontoon_engine::policy::{GuestForward, GuestForwards};
 
 use super::*;
 
@@ -53,9 +53,10 @@ fn removed_forward_resets_its_connections() {
         panic!("{syn:?}");
     };
     let forward = forward(gateway, to);
+    let remove = |forwards: &mut GuestForwards| forwards.remove(&forward);
     given
         .engine
-        .remove_forward(&forward, &mut given.link, &mut given.host, START);
+        .change_forwards(remove, &mut given.link, &mut given.host, START);
     given.pass(millis(1));
     let reset = take_last(&mut given);
     assert_eq!((reset.from, reset.to), (syn.to, syn.from));
@@ -63,11 +64,12 @@ fn removed_forward_resets_its_connections() {
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
     given.take();
     is_refused(&mut given, &dial_again(&syn));
-    // A simulated server accepts one client only, so the new forward leads to another port.
-    given.engine.add_forward(GuestForward {
-        to: (to, 81).into(),
-        ..forward
-    });
+    // The simulated server of port 80 has had its client.
+    let to = (to, 81).into();
+    let add = |forwards: &mut GuestForwards| forwards.add(GuestForward { to, ..forward });
+    given
+        .engine
+        .change_forwards(add, &mut given.link, &mut given.host, START);
     is_answered(&mut given, &dial_again(&syn));
 }
 
@@ -75,4 +77,20 @@ fn removed_forward_resets_its_connections() {
 fn dial_again(syn: &Segment) -> Segment {
     let from = SocketAddr::new(syn.from.ip(), syn.from.port() + 1);
     syn_between(from, syn.to)
+}
+
+#[test]
+fn forward_to_the_same_address_and_port_reaches_the_host() {
+    let own = Ipv4Addr::new(192, 168, 1, 5);
+    let mut config = config(1500);
+    let at = SocketAddr::from((own, 80));
+    config.forwards = vec![GuestForward {
+        protocol: Protocol::Tcp,
+        from: at,
+        to: at,
+        count: 1,
+    }];
+    let mut given = given(config, HostPlan::default());
+    given.host.gain_address(own.into());
+    is_answered(&mut given, &syn_between((GUEST_V4, 4000).into(), at));
 }

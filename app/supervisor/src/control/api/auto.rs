@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use pontoon_engine::config::{Protocol, PublishedKey};
-use pontoon_worker::messages::Confirmation;
+use pontoon_worker::messages::{Confirmation, PortError};
 
 use super::{Api, guest_forward, publish};
 use crate::host::ephemeral_ports;
@@ -43,6 +43,10 @@ pub(super) struct AutoFinder {
     next: Option<Instant>,
     /// Round in which the workers confirm the ports that the last scan has added, and those ports.
     confirming: Option<(u64, BTreeSet<PublishedKey>)>,
+    /// Ports of earlier scans whose rounds have expired.
+    unconfirmed: BTreeSet<PublishedKey>,
+    /// Ports of the host on which the control socket's servers listen.
+    own: BTreeSet<(Protocol, u16)>,
     /// Ports that the engine has refused, and the time at which they are tried again.
     unusable: (BTreeSet<PublishedKey>, Option<Instant>),
     /// Numbers of ports that the last scan has found: for `--publish`, and for `--guest-forward`.
@@ -60,6 +64,8 @@ struct Source {
     addresses: Vec<IpAddr>,
     /// Result of the current scan, once it is complete.
     found: Option<ListenerSet>,
+    /// Result of the last scan without an error.
+    last: ListenerSet,
 }
 
 impl Source {
@@ -70,10 +76,15 @@ impl Source {
         let addresses = &self.addresses;
         let reaches = |bound: IpAddr| bound.is_unspecified() || addresses.contains(&bound);
         match self.reader.read(&reaches) {
-            Ok(found) => self.found = found,
+            Ok(found) => {
+                if let Some(found) = &found {
+                    self.last.clone_from(found);
+                }
+                self.found = found;
+            }
             Err(error) => {
                 tracing::debug!(%error, "cannot read the listening sockets");
-                self.found = Some(ListenerSet::new());
+                self.found = Some(self.last.clone());
             }
         }
         self.found.is_some()
@@ -97,8 +108,14 @@ impl AutoFinder {
             ephemeral: vec![guest.ephemeral, ephemeral_ports()],
             addresses: guest.addresses,
             found: None,
+            last: ListenerSet::new(),
         });
         self.next = None;
+    }
+
+    /// Sets the TCP ports of the host on which servers of this process listen, which are not forwarded to the guest.
+    pub(super) fn set_own(&mut self, ports: impl Iterator<Item = u16>) {
+        self.own = ports.map(|port| (Protocol::Tcp, port)).collect();
     }
 
     /// Requests a scan at once, because a value was added or removed.
@@ -125,8 +142,7 @@ impl Api {
         }
         // While the engine does not reply, no ports are changed: updates that it does not read would accumulate.
         if self.confirm_round.has_expired() {
-            let round = self.confirm_round.ask(&mut self.outbox, now);
-            self.auto.confirming = Some((round, BTreeSet::new()));
+            self.confirm_look(BTreeSet::new(), now);
             self.auto.next = Some(now + INTERVAL);
             return;
         }
@@ -136,6 +152,7 @@ impl Api {
                 ephemeral: vec![ephemeral_ports()],
                 addresses: vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
                 found: None,
+                last: ListenerSet::new(),
             });
         }
         let mut guest = self.auto.guest.as_mut().filter(|_| self.ports.is_looking());
@@ -148,16 +165,24 @@ impl Api {
         }
         self.auto.next = Some(now + INTERVAL);
         let (guest, host) = (guest.map(Source::take), host.map(Source::take));
-        if let Some(found) = guest {
-            self.publish_found(&found, now);
-        }
-        if let Some(found) = host {
-            self.forward_found(&found);
+        let added = guest.and_then(|found| self.publish_found(&found, now));
+        let is_forwarded = host.is_some_and(|found| self.forward_found(&found));
+        if added.is_some() || is_forwarded || !self.auto.unconfirmed.is_empty() {
+            self.confirm_look(added.unwrap_or_default(), now);
         }
         self.report_excess();
     }
 
-    fn publish_found(&mut self, found: &ListenerSet, now: Instant) {
+    /// Has the workers confirm the changes of a scan, which has published `added`, before the next scan.
+    fn confirm_look(&mut self, mut added: BTreeSet<PublishedKey>, now: Instant) {
+        added.append(&mut self.auto.unconfirmed);
+        let round = self.confirm_round.ask(&mut self.outbox, now);
+        self.auto.confirming = Some((round, added));
+    }
+
+    /// Publishes the ports on which the guest listens. Returns those that were not published before, or `None` if nothing has
+    /// changed.
+    fn publish_found(&mut self, found: &ListenerSet, now: Instant) -> Option<BTreeSet<PublishedKey>> {
         let (unusable, until) = &mut self.auto.unusable;
         if until.is_some_and(|until| until <= now) {
             unusable.clear();
@@ -166,7 +191,7 @@ impl Api {
         let (changed, counts) = self.ports.look(found, unusable);
         self.auto.counts[0] = counts;
         if changed.port_updates.is_empty() {
-            return;
+            return None;
         }
         for (what, ports) in [
             ("published", &changed.added),
@@ -175,15 +200,17 @@ impl Api {
             ports.iter().for_each(|port| tracing::debug!("{what}: {port}"));
         }
         publish::send(self, &changed.port_updates);
-        let round = self.confirm_round.ask(&mut self.outbox, now);
-        self.auto.confirming = Some((round, changed.undo.added().collect()));
+        Some(changed.undo.added().collect())
     }
 
-    fn forward_found(&mut self, found: &ListenerSet) {
-        let own = self.ports.own();
+    /// Forwards the ports on which the host listens. Returns true if something has changed.
+    fn forward_found(&mut self, found: &ListenerSet) -> bool {
+        let mut own = self.ports.own();
+        own.extend(&self.auto.own);
         let (updates, counts) = self.forwards.look(found, &own);
         self.auto.counts[1] = counts;
         guest_forward::send(self, &updates);
+        !updates.is_empty()
     }
 
     /// Closes ports that the last scan has added and a worker has refused.
@@ -194,16 +221,17 @@ impl Api {
         let Some(result) = self.confirm_round.result(*round) else {
             return;
         };
-        let refused = |confirmation: &Confirmation| {
-            let errors = confirmation.port_errors.iter();
-            errors.map(|error| error.port.key()).collect::<Vec<_>>()
-        };
-        let confirmations = result.unwrap_or_default();
-        let refused: BTreeSet<_> = confirmations.iter().flat_map(refused).collect();
+        let refused = result.map(|confirmations| {
+            let added = self.auto.confirming.iter().flat_map(|(_, added)| added);
+            refused(confirmations, &added.copied().collect())
+        });
         let Some((_, added)) = self.auto.confirming.take() else {
             return;
         };
-        let refused: BTreeSet<_> = refused.intersection(&added).copied().collect();
+        let Ok(refused) = refused else {
+            self.auto.unconfirmed = added;
+            return;
+        };
         if refused.is_empty() {
             return;
         }
@@ -230,3 +258,17 @@ impl Api {
         }
     }
 }
+
+/// Returns the ports of `added` that a worker has refused: all of them if a list is full, because it may lack any of them.
+fn refused(confirmations: &[Confirmation], added: &BTreeSet<PublishedKey>) -> BTreeSet<PublishedKey> {
+    let mut lists = confirmations.iter().map(|confirmation| &confirmation.port_errors);
+    if lists.clone().any(|list| list.len() >= PortError::MOST) {
+        return added.clone();
+    }
+    let mut refused: BTreeSet<_> = lists.by_ref().flatten().map(|error| error.port.key()).collect();
+    refused.retain(|key| added.contains(key));
+    refused
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use pontoon_worker::messages::ForwardUpdate;
+
 use super::*;
 
 #[test]
@@ -122,4 +124,40 @@ fn socket_file_has_mode_0600_and_is_removed_on_drop() {
     std::fs::write(&path, "precious").unwrap();
     Control::open(Some(&path), None, served()).unwrap_err();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[test]
+fn auto_forwards_do_not_lead_to_the_metrics_address() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap();
+    drop(taken);
+    let metrics = Metrics {
+        at,
+        hosts: Vec::new(),
+    };
+    let mut served = served();
+    served.forwards.change(&[], &["auto".parse().unwrap()]).unwrap();
+    let mut control = Control::open(None, Some(&metrics), served).unwrap();
+    let (mut updates, mut now) = (Vec::new(), Instant::now());
+    for _ in 0..100 {
+        control.serve(&mut |update| updates.push(update), now);
+        let Some(next) = control.deadline().filter(|_| updates.is_empty()) else {
+            break;
+        };
+        now = now.max(next);
+    }
+    // The changes are confirmed before the next scan.
+    assert!(matches!(updates.last(), Some(Update::Confirm(1))), "{updates:?}");
+    let forwarded = updates.iter().flat_map(|update| match update {
+        Update::Forwards(list) => list.clone(),
+        _ => Vec::new(),
+    });
+    let ports: Vec<_> = forwarded
+        .map(|update| match update {
+            ForwardUpdate::Add(forward) | ForwardUpdate::Remove(forward) => forward.to.port(),
+        })
+        .collect();
+    assert!(ports.contains(&other.local_addr().unwrap().port()), "{ports:?}");
+    assert!(!ports.contains(&at.port()), "{ports:?}");
 }

@@ -17,7 +17,7 @@ pub(crate) const MOST_FOUND: usize = 1_024;
 pub(crate) struct AutoCounts {
     /// Ports that are published or forwarded.
     pub(crate) open: u64,
-    /// Ports that cannot be opened, because another program has them or this user may not use them.
+    /// Ports that are not open, because another program has them or this user may not.
     pub(crate) taken: u64,
     /// Ports beyond the limit.
     pub(crate) excess: u64,
@@ -57,8 +57,20 @@ impl Ports {
         self.apply(draft, autos).port_updates
     }
 
-    /// Opens the ports on which the guest has begun to listen, and closes those on which it does not listen any more.
-    /// Ports in `unusable` are counted as taken, and are not opened.
+    /// Returns the ports that are published because the guest listens on them, and that none of `autos` publishes.
+    pub(super) fn found_without(&self, autos: &[Publish]) -> Vec<PublishedKey> {
+        let is_of = |key: &PublishedKey, port: &Port, spec: &Publish| {
+            spec.finds(key.protocol, key.host.port())
+                && spec.interface == port.interface
+                && self.addresses(spec).contains(&key.host.ip())
+        };
+        let found = self.ports.iter().filter(|(_, port)| port.is_found);
+        let gone = found.filter(|(key, port)| !autos.iter().any(|spec| is_of(key, port, spec)));
+        gone.map(|(key, _)| *key).collect()
+    }
+
+    /// Opens the ports on which the guest has begun to listen, and closes those on which it does not listen any more. Ports
+    /// in `unusable` are counted as taken without another try.
     pub(crate) fn look(
         &mut self,
         listeners: &ListenerSet,
@@ -73,6 +85,15 @@ impl Ports {
         let gone = found.filter(|(key, _)| !wanted.contains_key(key));
         draft.gone.extend(gone.map(|(key, _)| *key));
         let (mut is_open, mut is_taken) = (BTreeSet::new(), BTreeSet::new());
+        // All are judged before any is opened, so that a port that was skipped in one family is not opened in the other.
+        let is_named = |key: &PublishedKey| self.ports.get(key).is_some_and(|port| !port.is_found);
+        let (others, wanted): (Vec<_>, Vec<_>) = wanted
+            .into_iter()
+            .partition(|(key, _)| !is_named(key) && self.is_of_other_program(*key, &draft.new));
+        for (key, _) in others {
+            is_taken.insert((key.protocol, key.host.port()));
+            draft.gone.extend(self.ports.contains_key(&key).then_some(key));
+        }
         for (key, spec) in wanted {
             let port = (key.protocol, key.host.port());
             if self.ports.contains_key(&key) {
