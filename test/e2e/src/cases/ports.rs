@@ -397,7 +397,7 @@ fn refused(context: &Context) -> Result<()> {
     vm.args([
         "vm",
         "--socket",
-        "/run/none",
+        "/tmp/pontoon-none",
         "--protocol",
         "stream",
         "--publish",
