@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use pontoon_control::Metrics;
 use pontoon_control::server::Server;
-use pontoon_engine::address_plan::AddressPlan;
 use pontoon_process::error::Error;
 use pontoon_process::pid_namespace::PidNamespace;
 use pontoon_worker::Update;
@@ -45,8 +44,6 @@ pub(crate) struct Control {
 pub(crate) struct ControlSetup {
     /// Egress statistics of the workers, and the egress rules.
     pub(crate) statistics: Statistics,
-    /// Addresses of the guest.
-    pub(crate) plan: AddressPlan,
     /// True if the engine has a DNS forwarder.
     pub(crate) forwarder: bool,
     /// Ports that are published at the start.
@@ -109,7 +106,7 @@ impl Control {
         let servers = self.servers.iter().filter_map(Server::deadline);
         servers
             .chain(self.api.deadline())
-            .chain(self.api.next_look())
+            .chain(self.api.next_scan())
             .min()
     }
 

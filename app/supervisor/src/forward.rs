@@ -300,7 +300,7 @@ impl Forwards {
     }
 
     /// Returns true if the host's listening ports have to be scanned.
-    pub(crate) fn is_looking(&self) -> bool {
+    pub(crate) fn needs_scan(&self) -> bool {
         !self.autos.is_empty() || !self.found.is_empty()
     }
 
@@ -314,7 +314,7 @@ impl Forwards {
 
     /// Adds forwards to ports on which the host has begun to listen, and removes those on which it does not listen any
     /// more. `own` are ports of the host on which Pontoon itself listens for the guest; they are not forwarded.
-    pub(crate) fn look(
+    pub(crate) fn apply_scan(
         &mut self,
         listeners: &ListenerSet,
         own: &BTreeSet<(Protocol, u16)>,
@@ -322,13 +322,17 @@ impl Forwards {
         let mut counts = AutoCounts::default();
         let is_wanted = |protocol, port| {
             let mut autos = self.autos.iter();
-            !own.contains(&(protocol, port)) && autos.any(|spec| spec.0.finds(protocol, port))
+            !own.contains(&(protocol, port)) && autos.any(|spec| spec.0.auto_contains(protocol, port))
         };
         let ports = limited(listeners, &is_wanted, &mut counts);
         let mut wanted = BTreeSet::new();
         for (protocol, port) in ports {
             let before = wanted.len();
-            for spec in self.autos.iter().filter(|spec| spec.0.finds(protocol, port)) {
+            for spec in self
+                .autos
+                .iter()
+                .filter(|spec| spec.0.auto_contains(protocol, port))
+            {
                 wanted.extend(self.found_forwards(spec, protocol, port, listeners));
             }
             match wanted.len() > before {
@@ -347,7 +351,7 @@ impl Forwards {
     fn is_found_by(&self, spec: &Forward, found: &GuestForward) -> bool {
         let port = found.to.port();
         let mut forwards = spec.single(found.protocol, port).expand(&self.plan).into_iter();
-        spec.0.finds(found.protocol, port) && forwards.any(|forward| forward == *found)
+        spec.0.auto_contains(found.protocol, port) && forwards.any(|forward| forward == *found)
     }
 
     /// Returns the forwards to a port on which the host listens, except those that a value names.

@@ -105,14 +105,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     );
     let sockets = ports.sockets();
     let statistics = Statistics::open(options.workers, options.rules.clone())?;
-    let mut control = open_control(
-        options,
-        statistics.clone(),
-        &config.plan,
-        ports,
-        forwards,
-        set_log_level,
-    )?;
+    let mut control = open_control(options, statistics.clone(), ports, forwards, set_log_level)?;
 
     let _foreground = terminal::Foreground::of_stdin();
     let link = LinkPlan {
@@ -214,7 +207,7 @@ fn engine_setup(
 /// Opens the host sockets of the published ports.
 fn publish_ports(options: &GuestOptions, host: &HostState) -> Result<Ports, Error> {
     let has_namespace = !matches!(options.guest, Guest::Machine(_));
-    let mut ports = Ports::new(host.chosen.plan.clone()).finding(has_namespace);
+    let mut ports = Ports::new(host.chosen.plan.clone()).permitting_auto(has_namespace);
     ports.set_owned(host.watch.owned());
     publish::check(&options.publish)?;
     ports.change(&[], &options.publish).map_err(Error::from)?;
@@ -226,19 +219,17 @@ fn publish_ports(options: &GuestOptions, host: &HostState) -> Result<Ports, Erro
 fn open_control(
     options: &GuestOptions,
     statistics: Statistics,
-    plan: &AddressPlan,
     ports: Ports,
     forwards: Forwards,
     set_log_level: fn(LevelFilter),
 ) -> Result<Option<Control>, Error> {
-    let is_looking = ports.is_looking() || forwards.is_looking();
+    let needs_scan = ports.needs_scan() || forwards.needs_scan();
     let is_served = options.control.is_some() || options.metrics.is_some() || options.slirp_api.is_some();
-    if !is_served && !is_looking && options.pcap.is_none() {
+    if !is_served && !needs_scan && options.pcap.is_none() {
         return Ok(None);
     }
     let served = ControlSetup {
         statistics,
-        plan: plan.clone(),
         forwarder: options.resolvers != Resolvers::None,
         ports,
         forwards,

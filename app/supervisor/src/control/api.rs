@@ -2,6 +2,7 @@
 
 pub(super) mod auto;
 pub(super) mod capture;
+mod change_request;
 mod confirm_round;
 mod document;
 mod flow_dump;
@@ -21,7 +22,6 @@ use ipnet::IpNet;
 use pontoon_control::http::HttpResponse;
 use pontoon_control::reply::Level;
 use pontoon_control::server::{Answer, Route};
-use pontoon_engine::address_plan::AddressPlan;
 use pontoon_process::error::Error;
 use pontoon_worker::Update;
 use pontoon_worker::messages::{Confirmation, Report};
@@ -46,7 +46,6 @@ pub(super) use document::DOCUMENT;
 pub(super) struct Api {
     statistics: Statistics,
     forwarder: bool,
-    plan: AddressPlan,
     ports: Ports,
     /// Published ports that clients of slirp4netns' protocol have added.
     slirp_ports: SlirpPorts,
@@ -159,7 +158,6 @@ impl Api {
         Self {
             statistics: served.statistics,
             forwarder: served.forwarder,
-            plan: served.plan,
             ports: served.ports,
             slirp_ports: SlirpPorts::default(),
             forwards: served.forwards,
@@ -238,7 +236,7 @@ impl Api {
     /// Begins queries that were scheduled after the ones that have ended, and scans the listening sockets if a scan is
     /// due.
     pub(super) fn go_on(&mut self, now: Instant) {
-        self.look(now);
+        self.scan(now);
         self.confirm_round.go_on(&mut self.outbox, now);
         self.flow_dump.go_on(&mut self.outbox, now);
     }

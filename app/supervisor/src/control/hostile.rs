@@ -131,7 +131,6 @@ fn api() -> Api {
 fn served() -> ControlSetup {
     ControlSetup {
         statistics: Statistics::new(StatsTable::private(2, 0), vec![]),
-        plan: AddressPlan::usual(true),
         forwarder: true,
         ports: Ports::new(AddressPlan::usual(true)),
         forwards: Forwards::new(AddressPlan::usual(true)),

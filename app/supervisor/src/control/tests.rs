@@ -30,7 +30,6 @@ fn served() -> ControlSetup {
     plan.v6 = None;
     ControlSetup {
         statistics: Statistics::new(StatsTable::private(1, 0), Vec::new()),
-        plan: AddressPlan::usual(true),
         forwarder: true,
         ports: Ports::new(plan.clone()),
         forwards: Forwards::new(plan),

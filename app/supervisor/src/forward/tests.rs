@@ -111,7 +111,7 @@ fn auto_follows_the_hosts_listeners_without_own_ports() {
         set.insert(Protocol::Tcp, false, port);
     }
     let own = BTreeSet::from([(Protocol::Tcp, 80)]);
-    let (updates, counts) = all.look(&set, &own);
+    let (updates, counts) = all.apply_scan(&set, &own);
     let added = GuestForward {
         protocol: Protocol::Tcp,
         from: "10.0.2.2:443".parse().unwrap(),
@@ -120,14 +120,14 @@ fn auto_follows_the_hosts_listeners_without_own_ports() {
     };
     assert_eq!(updates, [ForwardUpdate::Add(added)]);
     assert_eq!((counts.open, counts.taken), (1, 1));
-    assert_eq!(all.look(&set, &own).0, []);
+    assert_eq!(all.apply_scan(&set, &own).0, []);
     // A value that names the port replaces the forward that `auto` has made.
     let changed = all.change(&[], &[spec("443:444")]).unwrap();
     assert_eq!(changed.updates[0], ForwardUpdate::Remove(added));
     assert_eq!(all.found().count(), 0);
     all.change(&[spec("443:444")], &[]).unwrap();
-    all.look(&set, &own);
-    let (updates, _) = all.look(&ListenerSet::new(), &own);
+    all.apply_scan(&set, &own);
+    let (updates, _) = all.apply_scan(&ListenerSet::new(), &own);
     assert_eq!(updates, [ForwardUpdate::Remove(added)]);
 }
 
@@ -138,7 +138,7 @@ fn removed_auto_value_ends_what_no_other_value_covers() {
     let mut set = ListenerSet::new();
     set.insert(Protocol::Tcp, false, 80);
     set.insert(Protocol::Tcp, false, 443);
-    all.look(&set, &BTreeSet::new());
+    all.apply_scan(&set, &BTreeSet::new());
     let changed = all.change(&[spec("auto")], &[]).unwrap();
     let [ForwardUpdate::Remove(removed)] = changed.updates[..] else {
         panic!("{changed:?}");

@@ -36,13 +36,13 @@ pub(crate) struct Ports {
     /// Values with `auto`, which publish the ports on which the guest listens.
     autos: Vec<Publish>,
     /// True if the guest's listening ports can be read, so that values with `auto` are permitted.
-    finds: bool,
+    permits_auto: bool,
 }
 
 /// Host socket and destination of a published port.
 #[derive(Clone, Debug)]
 struct Port {
-    guest: GuestEnd,
+    guest: GuestTarget,
     /// Name of the interface to which the socket is bound.
     interface: Option<String>,
     /// True if the port is published because the guest listens on it.
@@ -52,7 +52,7 @@ struct Port {
 
 /// Destination of a published port: the port of the guest, and the address if it is not the guest's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct GuestEnd {
+struct GuestTarget {
     target: Option<IpAddr>,
     port: u16,
 }
@@ -133,13 +133,18 @@ impl Ports {
             owned: Owned::default(),
             ports: BTreeMap::new(),
             autos: Vec::new(),
-            finds: false,
+            permits_auto: false,
         }
     }
 
     /// Sets whether values with `auto` are permitted.
-    pub(crate) fn finding(self, finds: bool) -> Self {
-        Self { finds, ..self }
+    pub(crate) fn permitting_auto(self, permits_auto: bool) -> Self {
+        Self { permits_auto, ..self }
+    }
+
+    /// Returns the addresses of the guest.
+    pub(crate) fn plan(&self) -> &AddressPlan {
+        &self.plan
     }
 
     /// Sets the host's own addresses, which no target address may be.
@@ -211,7 +216,7 @@ impl Ports {
             }
             _ => {}
         }
-        if spec.is_auto() && !self.finds {
+        if spec.is_auto() && !self.permits_auto {
             return wrong(
                 "the ports on which this guest listens cannot be read from the host",
                 "port numbers",
@@ -253,7 +258,7 @@ impl Ports {
         &self,
         spec: &Publish,
         interface: Option<NonZeroU32>,
-    ) -> impl Iterator<Item = (PublishedKey, GuestEnd)> {
+    ) -> impl Iterator<Item = (PublishedKey, GuestTarget)> {
         let ranges = match spec.ports {
             PublishedPorts::All => all_ports(spec),
             _ => spec.named(),
@@ -261,7 +266,7 @@ impl Ports {
         let addresses = self.addresses(spec);
         let ports = ranges.into_iter().flat_map(|range| range.first..=range.last);
         ports.flat_map(move |port| {
-            let guest = GuestEnd {
+            let guest = GuestTarget {
                 target: spec.target,
                 port: spec.guest_port(port),
             };
@@ -386,7 +391,7 @@ impl Ports {
 
     /// Reverts a change, except for ports that were changed again since. Returns the updates for the engine: first the
     /// ports to close, because the engine may need their descriptors for the ports to open.
-    pub(crate) fn take_back(&mut self, undo: &PortUndo) -> Vec<PortUpdate> {
+    pub(crate) fn revert(&mut self, undo: &PortUndo) -> Vec<PortUpdate> {
         let (mut closed, mut others) = (Vec::new(), Vec::new());
         self.autos.retain(|spec| !undo.autos_added.contains(spec));
         for spec in &undo.autos_removed {
@@ -509,7 +514,7 @@ fn unknown_interface(spec: &Publish, error: &io::Error) -> PortRefusal {
     PortRefusal::Conflict(what.advise("an interface of this host, see 'ip link'"))
 }
 
-fn leads_elsewhere(spec: &Publish, key: PublishedKey, guest: GuestEnd) -> Error {
+fn leads_elsewhere(spec: &Publish, key: PublishedKey, guest: GuestTarget) -> Error {
     let PublishedKey { protocol, host, .. } = key;
     let to = match guest.target {
         Some(target) => format!("{}", SocketAddr::new(target, guest.port)),
@@ -555,7 +560,7 @@ fn shown(key: PublishedKey, port: &Port) -> Publish {
     }
 }
 
-fn published(key: PublishedKey, guest: GuestEnd) -> Published {
+fn published(key: PublishedKey, guest: GuestTarget) -> Published {
     Published {
         protocol: key.protocol,
         host: key.host,

@@ -161,7 +161,7 @@ impl Publish {
     }
 
     /// Returns true if the value is one with `auto` that publishes `port` while the guest listens on it.
-    pub(crate) fn finds(&self, protocol: Protocol, port: u16) -> bool {
+    pub(crate) fn auto_contains(&self, protocol: Protocol, port: u16) -> bool {
         let PublishedPorts::Auto(ranges) = &self.ports else {
             return false;
         };

@@ -300,14 +300,14 @@ fn listeners(list: impl IntoIterator<Item = u16>) -> ListenerSet {
 
 #[test]
 fn auto_follows_the_listeners() {
-    let mut ports = Ports::new(ipv4_only()).finding(true);
+    let mut ports = Ports::new(ipv4_only()).permitting_auto(true);
     ports
         .change(&[], &[parse("127.0.0.6:21000-21999,auto,~21005")])
         .unwrap();
     let none = std::collections::BTreeSet::new();
     let taken = std::net::TcpListener::bind("127.0.0.6:21001").unwrap();
     let set = listeners([80, 21_000, 21_001, 21_005]);
-    let (changed, counts) = ports.look(&set, &none);
+    let (changed, counts) = ports.apply_scan(&set, &none);
     assert_eq!(changed.port_updates.len(), 1);
     assert_eq!((counts.open, counts.taken, counts.excess), (1, 1, 0));
     assert_eq!(
@@ -319,32 +319,32 @@ fn auto_follows_the_listeners() {
     drop(changed);
     // The port that another socket had is opened at the next scan.
     drop(taken);
-    let (changed, counts) = ports.look(&set, &none);
+    let (changed, counts) = ports.apply_scan(&set, &none);
     assert_eq!((changed.added.len(), counts.open, counts.taken), (1, 2, 0));
     drop(changed);
-    assert!(ports.look(&set, &none).0.port_updates.is_empty());
+    assert!(ports.apply_scan(&set, &none).0.port_updates.is_empty());
     // A value that names the port keeps it published after the guest has stopped listening.
     ports.change(&[], &[parse("127.0.0.6:21000:80")]).unwrap();
-    let (changed, _) = ports.look(&listeners([]), &none);
+    let (changed, _) = ports.apply_scan(&listeners([]), &none);
     assert_eq!(changed.removed.len(), 1);
     assert_eq!(
         ports.iter().map(|port| port.to_string()).collect::<Vec<_>>(),
         ["127.0.0.6:21000:80/tcp"]
     );
     // After the value is removed, none of the ports is published.
-    ports.look(&set, &none);
+    ports.apply_scan(&set, &none);
     let changed = ports
         .change(&[parse("127.0.0.6:21000-21999,auto,~21005")], &[])
         .unwrap();
     assert_eq!(changed.port_updates.len(), 1);
-    assert!(!ports.is_looking() && ports.found().count() == 0);
+    assert!(!ports.needs_scan() && ports.found().count() == 0);
 }
 
 #[test]
 fn auto_publishes_a_limited_number_of_ports() {
-    let mut ports = Ports::new(ipv4_only()).finding(true);
+    let mut ports = Ports::new(ipv4_only()).permitting_auto(true);
     ports.change(&[], &[parse("127.0.0.7:auto")]).unwrap();
-    let (_, counts) = ports.look(&listeners(22_000..23_100), &std::collections::BTreeSet::new());
+    let (_, counts) = ports.apply_scan(&listeners(22_000..23_100), &std::collections::BTreeSet::new());
     assert_eq!((counts.open, counts.taken, counts.excess), (1_024, 0, 76));
     assert_eq!(ports.found().count(), 1_024);
 }
@@ -352,13 +352,13 @@ fn auto_publishes_a_limited_number_of_ports() {
 #[test]
 fn port_of_another_program_is_skipped_in_both_families() {
     let taken = std::net::TcpListener::bind("127.0.0.1:24001").unwrap();
-    let mut ports = Ports::new(AddressPlan::usual(true)).finding(true);
+    let mut ports = Ports::new(AddressPlan::usual(true)).permitting_auto(true);
     ports.change(&[], &[parse("24000-24009,auto")]).unwrap();
     let none = std::collections::BTreeSet::new();
     let mut only_v6 = ListenerSet::new();
     only_v6.insert(Protocol::Tcp, true, 24_001);
     for set in [&only_v6, &listeners([24_001])] {
-        let (changed, counts) = ports.look(set, &none);
+        let (changed, counts) = ports.apply_scan(set, &none);
         assert_eq!(changed.port_updates.len(), 0);
         assert_eq!((counts.open, counts.taken), (0, 1));
     }
@@ -367,18 +367,18 @@ fn port_of_another_program_is_skipped_in_both_families() {
     assert_eq!(all, ["0.0.0.0:24002:24002/tcp", "[::]:24002:24002/tcp"]);
 
     drop(taken);
-    let (changed, counts) = ports.look(&only_v6, &none);
+    let (changed, counts) = ports.apply_scan(&only_v6, &none);
     assert_eq!((changed.port_updates.len(), counts.open, counts.taken), (1, 1, 0));
     // A program begins to listen in the other family.
     let taken = std::net::TcpListener::bind("127.0.0.1:24001").unwrap();
-    let (changed, counts) = ports.look(&only_v6, &none);
+    let (changed, counts) = ports.apply_scan(&only_v6, &none);
     assert_eq!((changed.removed.len(), counts.open, counts.taken), (1, 0, 1));
     drop(taken);
 }
 
 #[test]
 fn own_ports_of_the_other_family_do_not_count_as_taken() {
-    let mut ports = Ports::new(AddressPlan::usual(true)).finding(true);
+    let mut ports = Ports::new(AddressPlan::usual(true)).permitting_auto(true);
     ports
         .change(
             &[],
@@ -387,7 +387,7 @@ fn own_ports_of_the_other_family_do_not_count_as_taken() {
         .unwrap();
     let none = std::collections::BTreeSet::new();
     for new in [2, 0, 0] {
-        let (changed, counts) = ports.look(&listeners([24_100]), &none);
+        let (changed, counts) = ports.apply_scan(&listeners([24_100]), &none);
         assert_eq!(
             (changed.port_updates.len(), counts.open, counts.taken),
             (new, 1, 0)
@@ -397,26 +397,26 @@ fn own_ports_of_the_other_family_do_not_count_as_taken() {
 
 #[test]
 fn undo_leaves_the_values_of_later_changes() {
-    let mut ports = Ports::new(ipv4_only()).finding(true);
+    let mut ports = Ports::new(ipv4_only()).permitting_auto(true);
     ports.change(&[], &[parse("1-9,auto")]).unwrap();
     let port = parse(&format!("127.0.0.1:{}:80", free_port()));
     let first = ports
         .change(&[parse("1-9,auto")], &[parse("10-19,auto"), port])
         .unwrap();
     ports.change(&[], &[parse("20-29,auto")]).unwrap();
-    ports.take_back(&first.undo);
+    ports.revert(&first.undo);
     assert_eq!(ports.autos(), [parse("20-29,auto"), parse("1-9,auto")]);
     assert_eq!(ports.iter().count(), 0);
 }
 
 #[test]
 fn undo_of_a_value_that_names_a_found_port_leaves_it_found() {
-    let mut ports = Ports::new(ipv4_only()).finding(true);
+    let mut ports = Ports::new(ipv4_only()).permitting_auto(true);
     ports.change(&[], &[parse("127.0.0.8:auto")]).unwrap();
-    ports.look(&listeners([24_200]), &std::collections::BTreeSet::new());
+    ports.apply_scan(&listeners([24_200]), &std::collections::BTreeSet::new());
     let changed = ports.change(&[], &[parse("127.0.0.8:24200:24200")]).unwrap();
     assert_eq!(changed.port_updates.len(), 0);
     assert_eq!((ports.found().count(), ports.iter().count()), (0, 1));
-    assert_eq!(ports.take_back(&changed.undo).len(), 0);
+    assert_eq!(ports.revert(&changed.undo).len(), 0);
     assert_eq!((ports.found().count(), ports.iter().count()), (1, 0));
 }

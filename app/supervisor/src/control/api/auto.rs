@@ -68,10 +68,21 @@ struct Source {
     last: ListenerSet,
 }
 
+/// State of a scan after a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+enum ScanProgress {
+    /// All listening sockets have been read, or the result of the last scan is used instead.
+    Complete,
+    /// Further sockets are left to be read.
+    Incomplete,
+}
+
 impl Source {
-    fn reads(&mut self) -> bool {
+    /// Reads more of the current scan, unless it is complete.
+    fn read(&mut self) -> ScanProgress {
         if self.found.is_some() {
-            return true;
+            return ScanProgress::Complete;
         }
         let addresses = &self.addresses;
         let reaches = |bound: IpAddr| bound.is_unspecified() || addresses.contains(&bound);
@@ -87,7 +98,10 @@ impl Source {
                 self.found = Some(self.last.clone());
             }
         }
-        self.found.is_some()
+        match self.found {
+            Some(_) => ScanProgress::Complete,
+            None => ScanProgress::Incomplete,
+        }
     }
 
     /// Returns the ports that the scan has found, without ephemeral UDP ports, which belong to clients.
@@ -119,34 +133,34 @@ impl AutoFinder {
     }
 
     /// Requests a scan at once, because a value was added or removed.
-    pub(super) fn hurry(&mut self) {
+    pub(super) fn scan_now(&mut self) {
         self.next = None;
     }
 }
 
 impl Api {
     /// Returns the time of the next scan; `None` if no value needs one or the workers have not confirmed the last one.
-    pub(in crate::control) fn next_look(&self) -> Option<Instant> {
-        let is_looking = self.ports.is_looking() || self.forwards.is_looking();
+    pub(in crate::control) fn next_scan(&self) -> Option<Instant> {
+        let needs_scan = self.ports.needs_scan() || self.forwards.needs_scan();
         self.auto
             .next
-            .filter(|_| is_looking && self.auto.confirming.is_none())
+            .filter(|_| needs_scan && self.auto.confirming.is_none())
     }
 
     /// Scans the listening sockets if a scan is due, and changes the published ports and guest forwards accordingly.
-    pub(super) fn look(&mut self, now: Instant) {
+    pub(super) fn scan(&mut self, now: Instant) {
         self.check_confirmation(now);
-        let is_looking = self.ports.is_looking() || self.forwards.is_looking();
-        if !is_looking || self.auto.confirming.is_some() || self.auto.next.is_some_and(|next| next > now) {
+        let needs_scan = self.ports.needs_scan() || self.forwards.needs_scan();
+        if !needs_scan || self.auto.confirming.is_some() || self.auto.next.is_some_and(|next| next > now) {
             return;
         }
         // While the engine does not reply, no ports are changed: updates that it does not read would accumulate.
         if self.confirm_round.has_expired() {
-            self.confirm_look(BTreeSet::new(), now);
+            self.confirm_scan(BTreeSet::new(), now);
             self.auto.next = Some(now + INTERVAL);
             return;
         }
-        if self.auto.host.is_none() && self.forwards.is_looking() {
+        if self.auto.host.is_none() && self.forwards.needs_scan() {
             self.auto.host = ListenerReader::open_socket().ok().map(|socket| Source {
                 reader: ListenerReader::new(socket),
                 ephemeral: vec![ephemeral_ports()],
@@ -155,11 +169,11 @@ impl Api {
                 last: ListenerSet::new(),
             });
         }
-        let mut guest = self.auto.guest.as_mut().filter(|_| self.ports.is_looking());
-        let mut host = self.auto.host.as_mut().filter(|_| self.forwards.is_looking());
-        let is_complete = guest.as_mut().is_none_or(|source| source.reads())
-            && host.as_mut().is_none_or(|source| source.reads());
-        if !is_complete {
+        let mut guest = self.auto.guest.as_mut().filter(|_| self.ports.needs_scan());
+        let mut host = self.auto.host.as_mut().filter(|_| self.forwards.needs_scan());
+        let sources = guest.iter_mut().chain(&mut host);
+        let mut progress = sources.map(|source| source.read());
+        if progress.any(|progress| progress == ScanProgress::Incomplete) {
             self.auto.next = Some(now + PAUSE);
             return;
         }
@@ -168,13 +182,13 @@ impl Api {
         let added = guest.and_then(|found| self.publish_found(&found, now));
         let is_forwarded = host.is_some_and(|found| self.forward_found(&found));
         if added.is_some() || is_forwarded || !self.auto.unconfirmed.is_empty() {
-            self.confirm_look(added.unwrap_or_default(), now);
+            self.confirm_scan(added.unwrap_or_default(), now);
         }
         self.report_excess();
     }
 
     /// Has the workers confirm the changes of a scan, which has published `added`, before the next scan.
-    fn confirm_look(&mut self, mut added: BTreeSet<PublishedKey>, now: Instant) {
+    fn confirm_scan(&mut self, mut added: BTreeSet<PublishedKey>, now: Instant) {
         added.append(&mut self.auto.unconfirmed);
         let round = self.confirm_round.ask(&mut self.outbox, now);
         self.auto.confirming = Some((round, added));
@@ -188,7 +202,7 @@ impl Api {
             unusable.clear();
             *until = None;
         }
-        let (changed, counts) = self.ports.look(found, unusable);
+        let (changed, counts) = self.ports.apply_scan(found, unusable);
         self.auto.counts[0] = counts;
         if changed.port_updates.is_empty() {
             return None;
@@ -207,7 +221,7 @@ impl Api {
     fn forward_found(&mut self, found: &ListenerSet) -> bool {
         let mut own = self.ports.own();
         own.extend(&self.auto.own);
-        let (updates, counts) = self.forwards.look(found, &own);
+        let (updates, counts) = self.forwards.apply_scan(found, &own);
         self.auto.counts[1] = counts;
         guest_forward::send(self, &updates);
         !updates.is_empty()

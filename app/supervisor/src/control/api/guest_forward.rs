@@ -7,20 +7,10 @@ use pontoon_control::reply;
 use pontoon_control::server::Answer;
 use pontoon_worker::Update;
 use pontoon_worker::messages::ForwardUpdate;
-use serde::Deserialize;
 
 use super::Api;
+use super::change_request::{ChangeRequest, parse_values};
 use crate::forward::Forward;
-
-/// Body of a request that changes the guest forwards: either all changes are applied, or none.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ForwardRequest {
-    #[serde(default)]
-    add: Vec<String>,
-    #[serde(default)]
-    remove: Vec<String>,
-}
 
 /// Limit on the values of one list in a request, each of which is compared with all others.
 const MOST_VALUES: usize = 256;
@@ -54,7 +44,7 @@ pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer
         added: texts(&changed.added),
         removed: texts(&changed.removed),
     };
-    api.auto.hurry();
+    api.auto.scan_now();
     if changed.updates.is_empty() {
         return Answer::Now(HttpResponse::json(&reply));
     }
@@ -71,7 +61,7 @@ pub(super) fn send(api: &mut Api, updates: &[ForwardUpdate]) {
 
 /// Parses the body of a request; returns the values to add and the values to remove.
 pub(in crate::control) fn parse(request: &HttpRequest) -> Result<(Vec<Forward>, Vec<Forward>), String> {
-    let batch: ForwardRequest = request.json()?;
+    let batch: ChangeRequest = request.json()?;
     Ok((specs("add", &batch.add)?, specs("remove", &batch.remove)?))
 }
 
@@ -80,6 +70,5 @@ fn specs(list: &str, texts: &[String]) -> Result<Vec<Forward>, String> {
         let count = texts.len();
         return Err(format!("'{list}' has {count} values; the limit is {MOST_VALUES}"));
     }
-    let spec = |text: &String| text.parse().map_err(|why| format!("'{text}': {why}"));
-    texts.iter().map(spec).collect()
+    parse_values(texts)
 }

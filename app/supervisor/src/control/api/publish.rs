@@ -11,21 +11,11 @@ use pontoon_control::server::Answer;
 use pontoon_engine::config::Published;
 use pontoon_worker::Update;
 use pontoon_worker::messages::{Confirmation, PortError, PortUpdate};
-use serde::Deserialize;
 
+use super::change_request::{ChangeRequest, parse_values};
 use super::confirm_round::Expired;
 use super::{Api, UNCONFIRMED, UNREAD};
 use crate::publish::{PortRefusal, PortUndo, Publish};
-
-/// Body of a request that changes the published ports: either all changes are applied, or none.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PublishRequest {
-    #[serde(default)]
-    add: Vec<String>,
-    #[serde(default)]
-    remove: Vec<String>,
-}
 
 pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
     Answer::Now(HttpResponse::json(&reply::Published {
@@ -112,7 +102,7 @@ pub(super) fn change(
         added: changes.added,
         removed: changes.removed,
     };
-    api.auto.hurry();
+    api.auto.scan_now();
     if changes.port_updates.is_empty() {
         return Answer::Now(render(api, Ok(changed)));
     }
@@ -157,7 +147,7 @@ pub(super) fn end_unconfirmed(api: &mut Api) {
             continue;
         };
         if let Some(why) = refusal(confirmations, &change.undo) {
-            let port_updates = api.ports.take_back(&change.undo);
+            let port_updates = api.ports.revert(&change.undo);
             send(api, &port_updates);
             let _ = change.refusal.set(why);
         }
@@ -189,13 +179,12 @@ fn refusal(confirmations: &[Confirmation], undo: &PortUndo) -> Option<String> {
 
 /// Parses the body of a request; returns the ports to add and the ports to remove.
 pub(in crate::control) fn parse(request: &HttpRequest) -> Result<(Vec<Publish>, Vec<Publish>), String> {
-    let batch: PublishRequest = request.json()?;
+    let batch: ChangeRequest = request.json()?;
     Ok((specs("add", &batch.add)?, specs("remove", &batch.remove)?))
 }
 
 fn specs(list: &str, texts: &[String]) -> Result<Vec<Publish>, String> {
-    let spec = |text: &String| text.parse().map_err(|why| format!("'{text}': {why}"));
-    let ports = texts.iter().map(spec).collect::<Result<Vec<Publish>, String>>()?;
+    let ports: Vec<Publish> = parse_values(texts)?;
     let count: usize = ports.iter().map(Publish::count).sum();
     if count > MOST_PORTS {
         return Err(format!("'{list}' names {count} ports; the limit is {MOST_PORTS}"));

@@ -78,7 +78,7 @@ fn execute(api: &mut Api, request: &Value, now: Instant) -> Result<Answer<Api>, 
 }
 
 fn add(api: &mut Api, arguments: &Value, now: Instant) -> Result<Answer<Api>, &'static str> {
-    let forward = parse(&api.plan, arguments)?;
+    let forward = parse(api.ports.plan(), arguments)?;
     forget_removed(api);
     if api
         .slirp_ports

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Arc, Budget, Draft, GuestEnd, IpAddr, OwnedFd, Port, PortChanges, PortUpdate, Ports, Protocol, Publish,
-    PublishedKey, SocketAddr, interface_index, open, shown,
+    Arc, Budget, Draft, GuestTarget, IpAddr, OwnedFd, Port, PortChanges, PortUpdate, Ports, Protocol,
+    Publish, PublishedKey, SocketAddr, interface_index, open, shown,
 };
 use crate::listeners::ListenerSet;
 
@@ -30,7 +30,7 @@ impl Ports {
     }
 
     /// Returns true if the guest's listening ports have to be scanned.
-    pub(crate) fn is_looking(&self) -> bool {
+    pub(crate) fn needs_scan(&self) -> bool {
         !self.autos.is_empty() || self.ports.values().any(|port| port.is_found)
     }
 
@@ -60,7 +60,7 @@ impl Ports {
     /// Returns the ports that are published because the guest listens on them, and that none of `autos` publishes.
     pub(super) fn found_without(&self, autos: &[Publish]) -> Vec<PublishedKey> {
         let is_of = |key: &PublishedKey, port: &Port, spec: &Publish| {
-            spec.finds(key.protocol, key.host.port())
+            spec.auto_contains(key.protocol, key.host.port())
                 && spec.interface == port.interface
                 && self.addresses(spec).contains(&key.host.ip())
         };
@@ -71,13 +71,13 @@ impl Ports {
 
     /// Opens the ports on which the guest has begun to listen, and closes those on which it does not listen any more. Ports
     /// in `unusable` are counted as taken without another try.
-    pub(crate) fn look(
+    pub(crate) fn apply_scan(
         &mut self,
         listeners: &ListenerSet,
         unusable: &BTreeSet<PublishedKey>,
     ) -> (PortChanges, AutoCounts) {
         let mut counts = AutoCounts::default();
-        let is_wanted = |protocol, port| self.autos.iter().any(|spec| spec.finds(protocol, port));
+        let is_wanted = |protocol, port| self.autos.iter().any(|spec| spec.auto_contains(protocol, port));
         let ports = limited(listeners, &is_wanted, &mut counts);
         let wanted = self.wanted(&ports, listeners);
         let mut draft = Draft::default();
@@ -132,7 +132,7 @@ impl Ports {
             };
             let addresses = self.addresses(spec);
             let ports = ports.iter().copied();
-            for (protocol, port) in ports.filter(|(protocol, port)| spec.finds(*protocol, *port)) {
+            for (protocol, port) in ports.filter(|(protocol, port)| spec.auto_contains(*protocol, *port)) {
                 let has = |address: &&IpAddr| listeners.contains(protocol, address.is_ipv6(), port);
                 for address in addresses.iter().filter(has) {
                     let host = SocketAddr::new(*address, port);
@@ -169,7 +169,7 @@ pub(crate) fn limited(
 
 fn found_port(spec: &Publish, key: PublishedKey, socket: Arc<OwnedFd>) -> Port {
     Port {
-        guest: GuestEnd {
+        guest: GuestTarget {
             target: None,
             port: key.host.port(),
         },

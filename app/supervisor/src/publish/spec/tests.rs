@@ -101,10 +101,12 @@ fn lists_and_exclusions_are_parsed() {
         (9000, true),
         (9001, false),
     ] {
-        assert_eq!(auto.finds(Protocol::Tcp, port), is_found, "{port}");
-        assert!(!auto.finds(Protocol::Udp, port));
+        assert_eq!(auto.auto_contains(Protocol::Tcp, port), is_found, "{port}");
+        assert!(!auto.auto_contains(Protocol::Udp, port));
     }
-    assert!(parse("auto").finds(Protocol::Tcp, 1) && parse("auto").finds(Protocol::Tcp, 65535));
+    assert!(
+        parse("auto").auto_contains(Protocol::Tcp, 1) && parse("auto").auto_contains(Protocol::Tcp, 65535)
+    );
 }
 
 #[test]
