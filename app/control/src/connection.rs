@@ -269,8 +269,9 @@ impl<S> Connection<S> {
                 Err(_) => self.give_up(),
             }
         }
-        if self.discard > 0 {
-            // The client reads end-of-file after the response.
+        if self.closing {
+            // The client reads end-of-file after the response, even if data of the client remains to be read, or if a process
+            // that this one has just forked has not closed its copy of the descriptor yet.
             let _ = rustix::net::shutdown(&self.stream, Shutdown::Write);
         }
     }
