@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::thread;
@@ -31,6 +32,7 @@ const OPTIONS: Options = Options {
 
 /// A guest that is a virtio-net driver in this process.
 struct Guest {
+    connection: UnixStream,
     machine: Machine,
     queues: Queues,
     received: VecDeque<Vec<u8>>,
@@ -40,6 +42,7 @@ impl Guest {
     /// Connects and negotiates, while the test makes the calls of an awake worker.
     fn connect(link: &mut VhostUser, socket: UnixStream, epoll: &Epoll) -> Self {
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let connection = socket.try_clone().unwrap();
         let (machine, mut queues) = thread::scope(|scope| {
             let guest = scope.spawn(|| Machine::connect(socket, &OPTIONS).unwrap());
             while !guest.is_finished() {
@@ -49,6 +52,7 @@ impl Guest {
             guest.join().unwrap()
         });
         Self {
+            connection,
             machine,
             queues: queues.remove(0),
             received: VecDeque::new(),
@@ -66,6 +70,13 @@ impl Guest {
                 self.received.push_back(bytes);
             })
             .unwrap();
+    }
+}
+
+/// Disconnects at once: a process that another test has just forked may hold a copy of the descriptor.
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.connection.shutdown(Shutdown::Both);
     }
 }
 
@@ -187,7 +198,7 @@ fn guest_that_connects_while_another_disconnects_is_served_next() {
     let words = [18_u32, 1, 8, 0, 1];
     let message: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     std::io::Write::write_all(&mut front_end, &message).unwrap();
-    drop((front_end, guest));
+    drop(guest);
     let next = UnixStream::connect(&path).unwrap();
     std::fs::remove_file(path).unwrap();
     assert!(reports_control());
@@ -252,7 +263,7 @@ fn queue_faults_are_counted() {
 fn connected_guest_has_no_successor() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut links = open(Source::Connected(ours.into()), 1, 1500).unwrap();
-    drop(theirs);
+    theirs.shutdown(Shutdown::Both).unwrap();
     let epoll = Epoll::new().unwrap();
     links[0].watch(&epoll).unwrap();
     assert_eq!(turn(&mut links[0], &epoll), Err(Disconnected::Closed));
