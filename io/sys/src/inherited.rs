@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::AtomicU64;
 
 /// Maps `count` zeroed 64-bit words that the process shares with every child that it forks afterwards (`MAP_SHARED`).
-/// The memory exists until the last of these processes exits; each page is allocated at its first write.
+/// The memory exists until the last of these processes exits; each page is allocated at its first access.
 ///
 /// # Errors
 /// Errors of mmap(2), for example ENOMEM; `count` is zero or too large.

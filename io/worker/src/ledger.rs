@@ -26,6 +26,9 @@ pub struct SharedLedger {
 #[derive(Debug)]
 pub(crate) struct LedgerPart {
     guest: Option<&'static AtomicU64>,
+    /// Number of slots that have been used since the start, counted from the first. The others are never read, because even
+    /// a read of shared memory allocates its page.
+    used: Option<&'static AtomicU64>,
     words: &'static [AtomicU64],
 }
 
@@ -45,7 +48,7 @@ impl SharedLedger {
     /// No memory or address space.
     pub fn new(workers: u8, slots: u32) -> io::Result<Self> {
         let slots = slots as usize + SPARE;
-        let words = inherited::words(1 + slots * SLOT * usize::from(workers))?;
+        let words = inherited::words(1 + part_len(slots) * usize::from(workers))?;
         let (guest, words) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let guest = Some(guest);
         Ok(Self { guest, words, slots })
@@ -69,13 +72,21 @@ impl SharedLedger {
     }
 
     pub(crate) fn part(&self, worker: WorkerId) -> LedgerPart {
-        let len = self.slots * SLOT;
+        let len = part_len(self.slots);
         let start = len * usize::from(worker.0);
+        let part = self.words.get(start..start + len).unwrap_or_default();
+        let (used, words) = part.split_first().unzip();
         LedgerPart {
             guest: self.guest,
-            words: self.words.get(start..start + len).unwrap_or_default(),
+            used,
+            words: words.unwrap_or_default(),
         }
     }
+}
+
+/// Returns the number of words of a worker's part: one for the number of used slots, then the slots.
+const fn part_len(slots: usize) -> usize {
+    1 + slots * SLOT
 }
 
 /// Slots beyond the limit on flows: each worker may exceed the limit by one flow, and a slot is taken before another is
@@ -85,7 +96,13 @@ const SPARE: usize = 64;
 impl LedgerPart {
     /// Removes and returns the connections that an earlier engine has left in the ledger.
     pub(crate) fn take(&self) -> Vec<Ends> {
-        self.words.chunks_exact(SLOT).filter_map(take).collect()
+        let used = self.used.map_or(0, |used| used.load(Ordering::Acquire));
+        let used = usize::try_from(used).unwrap_or(usize::MAX);
+        self.words
+            .chunks_exact(SLOT)
+            .take(used)
+            .filter_map(take)
+            .collect()
     }
 
     fn slot(&self, slot: u32) -> Option<&[AtomicU64]> {
@@ -95,9 +112,13 @@ impl LedgerPart {
 
 impl Ledger for LedgerPart {
     fn enter(&self, slot: u32, ends: Ends) {
-        let Some([head, rest @ ..]) = self.slot(slot) else {
+        let (Some([head, rest @ ..]), Some(used)) = (self.slot(slot), self.used) else {
             return;
         };
+        // Only this worker writes the number. It includes the slot before the slot is complete.
+        if used.load(Ordering::Relaxed) <= u64::from(slot) {
+            used.store(u64::from(slot) + 1, Ordering::Release);
+        }
         let v6 = if ends.guest.is_ipv6() { V6 } else { 0 };
         let ports = u64::from(ends.guest.port()) << 16 | u64::from(ends.remote.port());
         for (pair, end) in rest.chunks_exact(2).zip([ends.guest, ends.remote]) {
@@ -127,7 +148,6 @@ fn take(slot: &[AtomicU64]) -> Option<Ends> {
     let [head, rest @ ..] = slot else {
         return None;
     };
-    // A slot that was never written is only read here: a write would allocate its page.
     let set = head.load(Ordering::Acquire);
     if set & SET == 0 {
         return None;
@@ -169,6 +189,10 @@ mod tests {
         }
     }
 
+    fn used(part: &LedgerPart) -> u64 {
+        part.used.unwrap().load(Ordering::Relaxed)
+    }
+
     #[test]
     fn entries_that_were_not_removed_are_returned() {
         let shared = SharedLedger::new(2, 100).unwrap();
@@ -179,6 +203,8 @@ mod tests {
         first.enter(1, v4);
         first.strike(0);
         first.enter(163, v6);
+        assert_eq!(used(&first), 164);
+        assert_eq!(used(&second), 0, "no slot of this part would be read");
         second.enter(0, v6);
         assert_eq!(first.take(), [v4, v6]);
         assert!(first.take().is_empty());
