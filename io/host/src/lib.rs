@@ -104,21 +104,11 @@ impl HostFeatures {
     /// Tests each feature that `PONTOON_DISABLE` does not disable, and logs missing features once.
     #[must_use]
     pub fn probe(disabled: &Disabled) -> Self {
-        let peek_off = [Family::V4, Family::V6].map(|family| {
-            let can = if disabled.peek_off {
-                Ok(false)
-            } else {
-                tcp::peeks_at_offset(family)
-            };
-            match &can {
-                Ok(true) => {}
-                Ok(false) => {
-                    info!("the kernel has no SO_PEEK_OFF for TCP over {family:?}: data in flight is limited")
-                }
-                Err(error) => debug!("cannot test SO_PEEK_OFF over {family:?}, so it is not used: {error}"),
-            }
-            can.unwrap_or(false)
-        });
+        let peek_off = match probe_peek_off(Family::V6, disabled) {
+            // Linux supports it over IPv4 (6.10) since before it does over IPv6 (6.12).
+            true => [true; 2],
+            false => [probe_peek_off(Family::V4, disabled), false],
+        };
         let (gso, gro) = udp_sys::offloads().unwrap_or((false, false));
         let (udp_gso, udp_gro) = (gso && !disabled.udp_gso, gro && !disabled.udp_gro);
         if !udp_gso {
@@ -133,6 +123,23 @@ impl HostFeatures {
             udp_gro,
         }
     }
+}
+
+/// Returns true if the kernel supports `SO_PEEK_OFF` for TCP over `family` and `PONTOON_DISABLE` does not disable it.
+/// Otherwise one line is logged.
+fn probe_peek_off(family: Family, disabled: &Disabled) -> bool {
+    let can = match disabled.peek_off {
+        true => Ok(false),
+        false => tcp::peeks_at_offset(family),
+    };
+    match &can {
+        Ok(true) => {}
+        Ok(false) => {
+            info!("the kernel has no SO_PEEK_OFF for TCP over {family:?}: data in flight is limited");
+        }
+        Err(error) => debug!("cannot test SO_PEEK_OFF over {family:?}, so it is not used: {error}"),
+    }
+    can.unwrap_or(false)
 }
 
 impl KernelHost {
