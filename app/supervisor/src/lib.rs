@@ -146,6 +146,9 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         guest.prepared()?;
     }
     notifier.notify()?;
+    if let GuestKind::Attached(attached) = &mut guest {
+        attached.reap();
+    }
     if let GuestKind::Command(guest) = &mut guest {
         // A signal that the terminal sent before the command existed ends this process, as it cannot be forwarded.
         if let Some(status) = signals.fatal().context("cannot read signals")? {
@@ -404,7 +407,10 @@ impl<'a> GuestPlan<'a> {
     fn start(self, link: &LinkPlan<'_>) -> Result<StartedGuest, Error> {
         let mut configured = true;
         let (guest, tap) = match self {
-            Self::Namespace { attached, configure } => {
+            Self::Namespace {
+                mut attached,
+                configure,
+            } => {
                 configured = configure;
                 let tap = attached.make_tap(&tap::TapConfig {
                     configure,

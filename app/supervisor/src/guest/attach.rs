@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use pontoon_process::child::spawn;
+use pontoon_process::child::spawn::{self, Child};
 use pontoon_process::error::{Context as _, Error, reason};
 use pontoon_sys::seqpacket;
 use rustix::fs::inotify;
@@ -27,6 +27,8 @@ pub(crate) struct Attached {
     /// Process whose namespace it is, if the path names one.
     pid: Option<Pid>,
     end: NamespaceEnd,
+    /// Child that has opened the tap, until [`Self::reap`].
+    child: Option<Child>,
 }
 
 /// Event that marks the end of the guest's network namespace.
@@ -93,6 +95,7 @@ impl Attached {
             path,
             pid,
             end,
+            child: None,
         })
     }
 
@@ -102,11 +105,12 @@ impl Attached {
         self.pid
     }
 
-    /// Opens the tap in the namespace, through a child that enters it.
+    /// Opens the tap in the namespace, through a child that enters it. The child exits while the caller continues; [`Self::reap`]
+    /// has to be called later.
     ///
     /// # Errors
     /// No permission to change the namespace, or the tap cannot be created.
-    pub(crate) fn make_tap(&self, plan: &tap::TapConfig) -> Result<tap::CreatedTap, Error> {
+    pub(crate) fn make_tap(&mut self, plan: &tap::TapConfig) -> Result<tap::CreatedTap, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         let child = spawn::fork(|| {
             let alone = self
@@ -121,7 +125,7 @@ impl Attached {
         .context("cannot fork")?;
         drop(theirs);
         let message = FromGuest::receive(&ours).context("cannot receive from the child")?;
-        let _ = child.wait();
+        self.child = Some(child);
         match message {
             Some(FromGuest::Tap(tap)) => Ok(tap),
             Some(FromGuest::Failed(error)) => Err(error),
@@ -129,6 +133,13 @@ impl Attached {
                 "unexpected message from the child in {}: {other:?}",
                 self.path.display()
             ))),
+        }
+    }
+
+    /// Reaps the child that has opened the tap.
+    pub(crate) fn reap(&mut self) {
+        if let Some(child) = self.child.take() {
+            let _ = child.wait();
         }
     }
 
@@ -244,6 +255,7 @@ mod tests {
             path: PathBuf::new(),
             pid: None,
             end: NamespaceEnd::File,
+            child: None,
         };
         let status = in_child(NAME, || {
             let isolated = attached.isolate(theirs.as_fd()).is_ok();
