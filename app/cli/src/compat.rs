@@ -6,9 +6,9 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::Parser;
 
-use crate::args::{Cli, CompatArgs, CompatCommand, Verb};
+use crate::args::{CompatArgs, CompatCommand};
 use crate::{end, run, usage, vm};
 
 mod getopt;
@@ -118,7 +118,7 @@ impl Tool {
                 print(&text);
                 ExitCode::SUCCESS
             }
-            Ok(Translation::Run(words)) => execute(program, words),
+            Ok(Translation::Run(words)) => execute(program, &words),
             Err(Failure { text, usage }) => {
                 if !text.is_empty() {
                     eprintln!("{text}");
@@ -130,23 +130,26 @@ impl Tool {
     }
 }
 
-/// Executes `pontoon` with `words` in this process. Exit statuses other than 0 become 1.
-fn execute(program: &str, words: Vec<OsString>) -> ExitCode {
-    let status = match Cli::try_parse_from([OsString::from("pontoon")].into_iter().chain(words)) {
-        Ok(Cli {
-            verb: Verb::Run(arguments),
-        }) => run::run(*arguments),
-        Ok(Cli {
-            verb: Verb::Vm(arguments),
-        }) => vm::run(*arguments),
-        Ok(_) => unreachable!("programs are translated into the verbs run and vm"),
+/// Command line of one verb. The other verbs are not described to clap, which would take longer than the rest of the parsing.
+#[derive(Debug, Parser)]
+struct VerbLine<A: clap::Args> {
+    #[command(flatten)]
+    arguments: A,
+}
+
+/// Executes `pontoon` with `words` in this process; the first word is the verb. Exit statuses other than 0 become 1.
+fn execute(program: &str, words: &[OsString]) -> ExitCode {
+    let status = match words.first().map(|verb| verb.as_encoded_bytes()) {
+        Some(b"run") => VerbLine::try_parse_from(words).map(|line| run::run(line.arguments)),
+        Some(b"vm") => VerbLine::try_parse_from(words).map(|line| vm::run(line.arguments)),
+        _ => unreachable!("programs are translated into the verbs run and vm"),
+    };
+    match status {
+        Ok(ExitCode::SUCCESS) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("{program}: {}", usage::one_line(&error));
             ExitCode::FAILURE
         }
-    };
-    match status == ExitCode::SUCCESS {
-        true => status,
-        false => ExitCode::FAILURE,
     }
 }
