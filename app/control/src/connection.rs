@@ -10,17 +10,21 @@ use rustix::net::Shutdown;
 
 use crate::hosts::Hosts;
 use crate::http::{self, HttpRequest, HttpResponse, Parsed};
-use crate::server::{self, Answer, ExchangeHandler, Protocol, ResponsePoll, Route};
-use crate::{IDLE_TIMEOUT, REQUEST_TIMEOUT};
+use crate::server::{
+    self, Answer, ExchangeHandler, Protocol, ResponsePoll, Route, StreamSource, StreamState,
+};
+use crate::{IDLE_TIMEOUT, REQUEST_TIMEOUT, STREAM_BUFFER};
 
 /// Connection of one client, with its receive buffer, unsent responses and waiting request.
 pub(crate) struct Connection<S> {
-    stream: OwnedFd,
+    socket: OwnedFd,
     received: Vec<u8>,
     /// True if the receive buffer begins with a request that has not been parsed.
     more: bool,
     unsent: VecDeque<u8>,
     waiting: Option<WaitingRequest<S>>,
+    /// Source of the body that is being sent, if it is a stream.
+    stream: Option<StreamSource<S>>,
     /// Time of the client's last progress: it connected, began a request, or received a part of a response.
     since: Instant,
     /// True if `100 Continue` was sent for the request that is being received.
@@ -69,13 +73,14 @@ impl ResponseMode {
 }
 
 impl<S> Connection<S> {
-    pub(crate) fn new(stream: OwnedFd, now: Instant) -> Self {
+    pub(crate) fn new(socket: OwnedFd, now: Instant) -> Self {
         Self {
-            stream,
+            socket,
             received: Vec::new(),
             more: false,
             unsent: VecDeque::new(),
             waiting: None,
+            stream: None,
             since: now,
             continued: false,
             ended: false,
@@ -90,6 +95,8 @@ impl<S> Connection<S> {
     pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
         let interest = match (self.unsent.is_empty(), &self.waiting) {
             (false, _) => PollFlags::OUT,
+            // Further requests of the client are not read, but its end is.
+            (true, None) if self.stream.is_some() => PollFlags::RDHUP,
             (true, None) if self.more => PollFlags::OUT,
             (true, None) => PollFlags::IN,
             // poll(2) reports a hang-up even without interest in events, and repeatedly until end-of-file is read, which is
@@ -99,18 +106,23 @@ impl<S> Connection<S> {
             }
             (true, Some(_)) => PollFlags::empty(),
         };
-        Some(PollFd::from_borrowed_fd(self.stream.as_fd(), interest))
+        Some(PollFd::from_borrowed_fd(self.socket.as_fd(), interest))
     }
 
-    pub(crate) fn deadline(&self) -> Instant {
+    /// Returns the time at which the client is disconnected; `None` while it has read all of a stream.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        if self.stream.is_some() && self.unsent.is_empty() {
+            return None;
+        }
         let idle = self.received.is_empty() && self.unsent.is_empty() && !self.closing;
-        self.since + if idle { IDLE_TIMEOUT } else { REQUEST_TIMEOUT }
+        Some(self.since + if idle { IDLE_TIMEOUT } else { REQUEST_TIMEOUT })
     }
 
     /// Returns the rank of a client when there are too many: the client with the lowest rank is disconnected. It is the one
     /// that has been idle for longest or, if none is idle, the one that has made no progress for longest.
     pub(crate) fn rank(&self) -> (bool, Instant) {
-        let idle = self.received.is_empty() && self.unsent.is_empty() && self.waiting.is_none();
+        let waits = self.waiting.is_some() || self.stream.is_some();
+        let idle = self.received.is_empty() && self.unsent.is_empty() && !waits;
         (!idle, self.since)
     }
 
@@ -122,11 +134,12 @@ impl<S> Connection<S> {
 
     pub(crate) fn is_open(&self, now: Instant) -> bool {
         let over = self.closing && self.discard == 0 || self.ended && self.waiting.is_none() && !self.more;
-        now < self.deadline() && !(over && self.unsent.is_empty())
+        self.deadline().is_none_or(|deadline| now < deadline) && !(over && self.unsent.is_empty())
     }
 
-    /// Sends the response to the waiting request, if the response is available.
+    /// Sends the response to the waiting request, if the response is available, or the next part of the streamed body.
     pub(crate) fn deliver(&mut self, service: &mut S, now: Instant) {
+        self.continue_stream(service, now);
         if let Some(mut waiting) = self.waiting.take() {
             match (waiting.look)(service) {
                 Some(response) => self.answer(&response, waiting.manner, now),
@@ -135,17 +148,40 @@ impl<S> Connection<S> {
         }
     }
 
+    /// Appends the next part of the streamed body to the unsent bytes, unless too many of them wait already.
+    fn continue_stream(&mut self, service: &mut S, now: Instant) {
+        if self.unsent.len() >= STREAM_BUFFER {
+            return;
+        }
+        let Some(mut source) = self.stream.take() else {
+            return;
+        };
+        if self.unsent.is_empty() {
+            // The client has read everything so far: the timeout begins with the next part.
+            self.since = now;
+        }
+        let mut part = Vec::new();
+        let state = source(service, &mut part, now);
+        self.unsent.extend(part);
+        match state {
+            StreamState::Open => self.stream = Some(source),
+            StreamState::Complete => self.closing = true,
+        }
+    }
+
     /// Receives data of the client and responds to one request only, so that a client with many requests delays no other
     /// client.
     pub(crate) fn serve(&mut self, protocol: &Protocol<S>, service: &mut S, now: Instant) {
         if self.closing {
             self.receive_and_discard();
+        } else if self.stream.is_some() {
+            self.receive_end_of_stream();
         } else if !self.ended && !self.more {
             self.receive(now);
         }
         self.send(now);
         // A client that does not read its responses gets no further responses.
-        if self.unsent.is_empty() && !self.closing && self.waiting.is_none() {
+        if self.unsent.is_empty() && !self.closing && self.waiting.is_none() && self.stream.is_none() {
             match protocol {
                 Protocol::Http { routes, hosts } => self.look(routes, hosts, service, now),
                 Protocol::Exchange(handler) => self.exchange(*handler, service, now),
@@ -203,12 +239,19 @@ impl<S> Connection<S> {
         let manner = ResponseMode::of(request);
         let answer = server::dispatch(routes, service, request, now);
         self.take_answer(answer, manner, now);
+        // The first part of a stream follows its head at once.
+        self.continue_stream(service, now);
     }
 
     fn take_answer(&mut self, answer: Answer<S>, manner: ResponseMode, now: Instant) {
         match answer {
             Answer::Now(response) => self.answer(&response, manner, now),
             Answer::Later(look) => self.waiting = Some(WaitingRequest { look, manner }),
+            Answer::Stream(source) => {
+                http::write_stream_head(&mut self.unsent);
+                self.stream = Some(source);
+                self.since = now;
+            }
         }
     }
 
@@ -227,7 +270,7 @@ impl<S> Connection<S> {
     fn receive(&mut self, now: Instant) {
         let mut buffer = [0; 16 << 10];
         while self.received.len() < http::LONGEST {
-            match rustix::io::read(&self.stream, &mut buffer) {
+            match rustix::io::read(&self.socket, &mut buffer) {
                 Ok(0) => self.ended = true,
                 Ok(len) => {
                     if self.received.is_empty() {
@@ -244,11 +287,27 @@ impl<S> Connection<S> {
         }
     }
 
+    /// Ends the stream if the client has disconnected or shut down its sending side; data of the client is discarded.
+    fn receive_end_of_stream(&mut self) {
+        let mut buffer = [0; 4 << 10];
+        // Bounded, so that a client that sends without end does not delay others.
+        for _ in 0..16 {
+            match rustix::io::read(&self.socket, &mut buffer) {
+                Ok(1..) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Ok(0) | Err(_) => {
+                    self.stream = None;
+                    return self.give_up();
+                }
+            }
+        }
+    }
+
     /// Receives and discards data of a client whose connection is to be closed.
     fn receive_and_discard(&mut self) {
         let mut buffer = [0; 16 << 10];
         while self.discard > 0 {
-            match rustix::io::read(&self.stream, &mut buffer) {
+            match rustix::io::read(&self.socket, &mut buffer) {
                 Ok(len @ 1..) => self.discard = self.discard.saturating_sub(len),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
@@ -259,7 +318,7 @@ impl<S> Connection<S> {
 
     fn send(&mut self, now: Instant) {
         while !self.unsent.is_empty() {
-            match rustix::io::write(&self.stream, self.unsent.as_slices().0) {
+            match rustix::io::write(&self.socket, self.unsent.as_slices().0) {
                 Ok(len) => {
                     self.unsent.drain(..len);
                     self.since = now;
@@ -272,7 +331,7 @@ impl<S> Connection<S> {
         if self.closing {
             // The client reads end-of-file after the response, even if data of the client remains to be read, or if a process
             // that this one has just forked has not closed its copy of the descriptor yet.
-            let _ = rustix::net::shutdown(&self.stream, Shutdown::Write);
+            let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
         }
     }
 

@@ -17,6 +17,8 @@ pub struct HttpRequest {
     pub method: String,
     /// Path of the request target, without the query.
     pub path: String,
+    /// Query of the request target, without the question mark; empty if there is none.
+    pub query: String,
     /// Value of the `Host` field or authority of the target, with the port if one is given.
     pub host: Option<String>,
     /// Body of the request; empty without `Content-Length`.
@@ -115,9 +117,11 @@ pub fn parse(bytes: &[u8]) -> Parsed {
             .split(|byte| *byte == b',')
             .any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
     };
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
     let request = HttpRequest {
         method: method.to_owned(),
-        path: path.split('?').next().unwrap_or_default().to_owned(),
+        path: path.to_owned(),
+        query: query.to_owned(),
         host: authority.map(str::to_owned).or(host),
         body: body.to_vec(),
         close: head.version == Some(0) || values("connection").any(wants_end),
@@ -152,6 +156,12 @@ fn wrong(status: u16, why: impl Display) -> Parsed {
 }
 
 impl HttpRequest {
+    /// Returns the last segment of the path.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
     /// Parses the body of the request, which is a JSON object.
     ///
     /// # Errors
@@ -226,6 +236,12 @@ impl HttpResponse {
     }
 }
 
+/// Appends the head of a response whose body, lines of JSON, ends when the connection is closed (RFC 9112 section 6.3).
+pub(crate) fn write_stream_head(to: &mut VecDeque<u8>) {
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {JSON_LINES}\r\nConnection: close\r\n\r\n");
+    to.extend(head.into_bytes());
+}
+
 /// Returns the reason phrase of a status code (RFC 9110 section 15).
 fn phrase(status: u16) -> &'static str {
     match status {
@@ -244,6 +260,7 @@ fn phrase(status: u16) -> &'static str {
 }
 
 const JSON: &str = "application/json";
+const JSON_LINES: &str = "application/x-ndjson";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 #[cfg(test)]

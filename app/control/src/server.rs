@@ -42,7 +42,7 @@ pub type ExchangeHandler<S> = fn(&mut S, &[u8], bool, Instant) -> Option<Answer<
 pub struct Route<S> {
     /// HTTP method: `GET`, `PUT`, ...
     pub method: &'static str,
-    /// Path of the resource.
+    /// Path of the resource. A last segment `{id}` stands for any segment, which [`HttpRequest::id`] returns.
     pub path: &'static str,
     /// Function that handles a request at the given time.
     pub act: fn(&mut S, &HttpRequest, Instant) -> Answer<S>,
@@ -54,10 +54,25 @@ pub enum Answer<S> {
     Now(HttpResponse),
     /// The response depends on other events; the function is called in each [`Server::serve`] until it returns a response.
     Later(ResponsePoll<S>),
+    /// The body of the response grows for as long as the client is connected: lines of JSON.
+    Stream(StreamSource<S>),
 }
 
 /// Function that returns the response to a request once it is available.
 pub type ResponsePoll<S> = Box<dyn FnMut(&mut S) -> Option<HttpResponse>>;
+
+/// Function that appends the next part of a streamed body, if there is one. It is called in each [`Server::serve`] while fewer
+/// than [`STREAM_BUFFER`](crate::STREAM_BUFFER) bytes wait to be sent, and is dropped when the client disconnects or shuts down its sending side.
+pub type StreamSource<S> = Box<dyn FnMut(&mut S, &mut Vec<u8>, Instant) -> StreamState>;
+
+/// State of a streamed body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamState {
+    /// More may follow.
+    Open,
+    /// The body is complete: the connection is closed behind it.
+    Complete,
+}
 
 impl<S> Server<S> {
     pub(crate) fn new(listener: Listener, protocol: Protocol<S>) -> Self {
@@ -86,7 +101,7 @@ impl<S> Server<S> {
 
     /// Returns the time to call [`Self::serve`] if no descriptor becomes ready earlier.
     pub fn deadline(&self) -> Option<Instant> {
-        let clients = self.connections.iter().map(Connection::deadline);
+        let clients = self.connections.iter().filter_map(Connection::deadline);
         clients.chain(self.rests_until).chain(self.full_until).min()
     }
 
@@ -147,6 +162,20 @@ impl<S> Server<S> {
     }
 }
 
+impl<S> Route<S> {
+    fn is_for(&self, path: &str) -> bool {
+        match self.path.strip_suffix(ANY_SEGMENT) {
+            Some(parent) => path
+                .strip_prefix(parent)
+                .is_some_and(|last| !last.is_empty() && !last.contains('/')),
+            None => self.path == path,
+        }
+    }
+}
+
+/// Last segment of a route's path that stands for any segment.
+const ANY_SEGMENT: &str = "{id}";
+
 impl<S> Protocol<S> {
     /// Returns the time for which a client that makes no progress is not replaced by another one. An HTTP client
     /// repeats a request if its connection is closed; a client of an exchange may not.
@@ -160,7 +189,7 @@ impl<S> Protocol<S> {
 
 /// Passes a request to its route. The response is 404 for an unknown path, and 405 for an unsupported method.
 pub fn dispatch<S>(routes: &[Route<S>], service: &mut S, request: &HttpRequest, now: Instant) -> Answer<S> {
-    let here = || routes.iter().filter(|route| route.path == request.path);
+    let here = || routes.iter().filter(|route| route.is_for(&request.path));
     if let Some(route) = here().find(|route| route.method == request.method) {
         return (route.act)(service, request, now);
     }
@@ -175,3 +204,6 @@ pub fn dispatch<S>(routes: &[Route<S>], service: &mut S, request: &HttpRequest, 
         }
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -116,6 +116,7 @@ const WITH_BODIES: [(&str, &str); 5] = [
 
 fn request(method: &str, path: &str, body: &[u8]) -> HttpRequest {
     HttpRequest {
+        query: String::new(),
         host: None,
         method: method.to_owned(),
         path: path.to_owned(),
@@ -233,6 +234,11 @@ fn ask(api: &mut Api, request: &HttpRequest, report: &Report) -> HttpResponse {
     let mut look = match server::dispatch(api::ROUTES, api, request, now) {
         Answer::Now(response) => return response,
         Answer::Later(look) => look,
+        Answer::Stream(mut source) => {
+            let mut body = Vec::new();
+            source(api, &mut body, now);
+            return HttpResponse::document(&String::from_utf8_lossy(&body));
+        }
     };
     for _ in 0..10 {
         for update in api.take_outbox() {
