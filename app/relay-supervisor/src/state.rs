@@ -1,7 +1,9 @@
 //! State of a relay: rules, sockets, workers, counters.
 
+mod derived;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pontoon_process::error::{Error, reason};
 use pontoon_process::netlink::Netlink;
@@ -171,83 +173,6 @@ impl Relay {
             ChangeError::Unknown(_) | ChangeError::Conflict(_) => refused.to_string(),
         };
         Error::new(message)
-    }
-
-    /// Sets the rules that are derived from the kernel's multicast routes; the next [`Relay::update_derived_rules`]
-    /// installs them.
-    pub(super) fn set_kernel_rules(&mut self, rules: Vec<Rule>) {
-        self.kernel_rules = rules;
-        self.derived_outdated = true;
-    }
-
-    /// Derives rules from the kernel's multicast routes and from the memberships that queriers have reported, as many as
-    /// there are rows of counters for. Returns without effect if neither has changed, or within [`MIN_DERIVE_INTERVAL`] of
-    /// the last derivation: thousands of rules may be compared, and hosts behind a proxy determine how often memberships
-    /// change.
-    pub(super) fn update_derived_rules(&mut self, now: Instant) {
-        self.derived_outdated |= self.proxies.take_changed();
-        if !self.derived_outdated || now < self.derive_at {
-            return;
-        }
-        self.derived_outdated = false;
-        let begin = Instant::now();
-        let capacity = capacity_beside(&self.configured);
-        let kernel_rules = counter_rows::fit(&self.kernel_rules, capacity);
-        let rows = capacity - counter_rows::needed(kernel_rules);
-        let (mut rules, mut left_out) = self.proxies.rules(rows);
-        rules.extend_from_slice(kernel_rules);
-        left_out += self.kernel_rules.len() - kernel_rules.len();
-        if let Err(error) = self.set_derived_rules(rules, left_out) {
-            tracing::error!("{error}; rules unchanged");
-        }
-        self.derive_at = next_derivation(now, begin.elapsed());
-    }
-
-    /// Replaces the derived rules. `left_out` is the number of further rules for which no rows of counters are free.
-    ///
-    /// # Errors
-    /// Same as [`Relay::replace`].
-    fn set_derived_rules(&mut self, mut derived: Vec<Rule>, left_out: usize) -> Result<(), Error> {
-        match (self.left_out, left_out) {
-            (0, 1..) => tracing::warn!("too many rules: {left_out} derived rules are not installed"),
-            (1.., 0) => tracing::info!("all derived rules are installed again"),
-            _ => {}
-        }
-        self.left_out = left_out;
-        if !self.source_warning_logged && derived.iter().any(|rule| rule.input.from.is_some()) {
-            self.source_warning_logged = true;
-            tracing::warn!(
-                "relayed datagrams carry this host's source address; source-specific (SSM) receivers will not get them"
-            );
-        }
-        self.remove_invalid(&mut derived);
-        if derived == self.derived {
-            return Ok(());
-        }
-        self.set_rules(self.configured.union(&derived))?;
-        self.derived = derived;
-        Ok(())
-    }
-
-    /// Removes derived rules that a worker could not parse or that exceed a message. Hosts and routing daemons determine
-    /// parts of them, and an invalid rule must not end a worker, which forwards by all other rules.
-    fn remove_invalid(&mut self, derived: &mut Vec<Rule>) {
-        derived.retain(|rule| {
-            let installed = self.installed.get(&rule.input);
-            if installed.is_some_and(|entry| entry.rule == *rule)
-                || rule.parses_back() && !exceeds_message(rule)
-            {
-                return true;
-            }
-            if !self.invalid_rule_logged {
-                self.invalid_rule_logged = true;
-                tracing::warn!(
-                    "a derived rule is invalid and not installed: {:?}",
-                    rule.to_string()
-                );
-            }
-            false
-        });
     }
 
     fn set_rules(&mut self, rules: Rules) -> Result<(), Error> {
@@ -545,18 +470,6 @@ impl Relay {
         self.inputs
             .update(ingress, of_ingress.into_iter(), &self.links, &mut self.workers);
     }
-}
-
-/// Minimum time between the starts of two derivations of rules.
-const MIN_DERIVE_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Minimum time between two derivations, as a multiple of the time that the first one took: hosts determine both the number
-/// of changes and their cost, and must not take more than about a tenth of the supervisor's time.
-const DERIVE_PAUSE: u32 = 10;
-
-/// Returns the earliest time of the next derivation after one that started at `start` and took `cost`.
-fn next_derivation(start: Instant, cost: Duration) -> Instant {
-    start + (cost * (1 + DERIVE_PAUSE)).max(MIN_DERIVE_INTERVAL)
 }
 
 fn capacity_beside(configured: &Rules) -> usize {

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::super::links::LinkWatch;
+use super::derived::{MIN_DERIVE_INTERVAL, next_derivation};
 use super::*;
 
 /// Returns a relay without workers, for interfaces that do not exist.

@@ -116,10 +116,10 @@ const WITH_BODIES: [(&str, &str); 5] = [
 
 fn request(method: &str, path: &str, body: &[u8]) -> HttpRequest {
     HttpRequest {
-        query: String::new(),
         host: None,
         method: method.to_owned(),
         path: path.to_owned(),
+        query: String::new(),
         body: body.to_vec(),
         close: false,
     }
