@@ -231,14 +231,14 @@ fn of_workers(workers: &[WorkerStats], querier: Option<&WorkerStats>) -> [Metric
             |worker| worker.sandbox_refused,
         ),
         family(
-            "worker_groups_ignored",
-            "Reports of new groups that the queriers ignored because of their limit on groups.",
-            |worker| worker.groups_ignored,
+            "worker_memberships_ignored",
+            "New memberships that the queriers ignored because of their limit on memberships.",
+            |worker| worker.memberships_ignored,
         ),
         family(
-            "worker_groups_evicted",
-            "Groups that the queriers removed because of their limit on groups.",
-            |worker| worker.groups_evicted,
+            "worker_memberships_evicted",
+            "Memberships that the queriers removed because of their limit on memberships.",
+            |worker| worker.memberships_evicted,
         ),
     ]
 }

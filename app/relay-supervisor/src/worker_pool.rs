@@ -8,7 +8,7 @@ use pontoon_ipc::Descriptor;
 use pontoon_process::child::ProcessState;
 use pontoon_process::error::{Context as _, Error};
 use pontoon_relay::counters::{Row, WORKER_ROW, WorkerStats};
-use pontoon_relay::membership::MAX_GROUPS;
+use pontoon_relay::membership::MAX_MEMBERSHIPS;
 use pontoon_relay_worker::messages::{Member, RelayUpdate, Settings};
 use pontoon_sys::disabled::Disabled;
 use rustix::event::{PollFd, PollFlags};
@@ -70,7 +70,7 @@ const MAX_QUEUED: usize = 1 << 17;
 
 /// Maximum number of messages that describe the state of a querier: its memberships, its socket, and the loss of its
 /// address.
-const QUERIER_MESSAGES: usize = MAX_GROUPS + 2;
+const QUERIER_MESSAGES: usize = MAX_MEMBERSHIPS + 2;
 
 impl WorkerPool {
     /// Starts `count` workers, and waits until they are ready.

@@ -103,9 +103,9 @@ pub enum WorkerCounter {
     /// System calls of the worker that its seccomp filter refused.
     Refusals,
     /// Reports of new groups that a querier ignored because of its limit on groups.
-    GroupsIgnored,
+    MembershipsIgnored,
     /// Groups that a querier removed for a group of a host with fewer groups, because of its limit on groups.
-    GroupsEvicted,
+    MembershipsEvicted,
 }
 
 /// All counters of a relay, as the control socket and the metrics report them.
@@ -251,14 +251,14 @@ pub struct WorkerStats {
     pub lost: u64,
     /// System calls of the worker that its seccomp filter refused.
     pub sandbox_refused: u64,
-    /// Reports of new groups that the queriers ignored because of their limit on groups; 0 in workers that forward
-    /// datagrams.
+    /// New memberships that hosts reported and the queriers ignored, because of their limit on memberships; 0 in workers that
+    /// forward datagrams.
     #[serde(default)]
-    pub groups_ignored: u64,
-    /// Groups that the queriers removed for a group of a host with fewer groups, because of their limit on groups; 0 in
-    /// workers that forward datagrams.
+    pub memberships_ignored: u64,
+    /// Memberships that the queriers removed for one of a host with fewer memberships, because of their limit; 0 in workers
+    /// that forward datagrams.
     #[serde(default)]
-    pub groups_evicted: u64,
+    pub memberships_evicted: u64,
     /// Datagrams and bytes per second that matched a rule; set only if two snapshots were compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
@@ -291,8 +291,8 @@ impl WorkerStats {
     /// Adds the row of the worker's own totals.
     pub fn add(&mut self, row: &Row) {
         add!(self, row, WorkerCounter, batches Batches, packets Packets, datagrams Datagrams, bytes Bytes, sent Sent,
-            sent_bytes SentBytes, lost Lost, sandbox_refused Refusals, groups_ignored GroupsIgnored,
-            groups_evicted GroupsEvicted);
+            sent_bytes SentBytes, lost Lost, sandbox_refused Refusals, memberships_ignored MembershipsIgnored,
+            memberships_evicted MembershipsEvicted);
     }
 }
 

@@ -20,7 +20,7 @@ mod tests;
 
 pub use memberships::{InvalidMembership, Memberships};
 
-use accounts::{Accounts, Entry};
+use accounts::{Accounts, Entry, Member};
 use memberships::{is_routable, is_source_for};
 use message::{Message, Query, Record, SourceChange};
 
@@ -38,18 +38,18 @@ pub struct Querier {
     pending_queries: Vec<(Duration, Query)>,
     /// Groups whose source filter has changed since [`Querier::next_change`] returned it.
     changed: BTreeSet<IpAddr>,
-    /// Removed groups, which [`Querier::next_change`] returns before others: the supervisor, which has the same limit on
-    /// groups, has room for a new group after the removal of another one.
+    /// Removed groups, which [`Querier::next_change`] returns before others: the supervisor limits the groups to as many as
+    /// there may be memberships, and has room for a new group after the removal of another one.
     removed: BTreeSet<IpAddr>,
     limits: LimitCounts,
 }
 
-/// Numbers of reports that the limit on groups has concerned.
+/// Numbers of memberships that the limit on memberships has concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitCounts {
-    /// Reports of new groups that were ignored.
+    /// New memberships whose reports were ignored.
     pub ignored: u64,
-    /// Groups that were removed for a group of a host with fewer groups.
+    /// Memberships that were removed for one of a host with fewer memberships.
     pub evicted: u64,
 }
 
@@ -67,35 +67,59 @@ enum QuerierRole {
     },
 }
 
-/// Expiry times of the memberships of one group: for any sender, and for single senders. Zero means that there is no
-/// such membership.
+/// A membership for any sender of a group, or for one sender, until its expiry.
 #[derive(Debug)]
-struct GroupState {
-    any_until: Duration,
-    sources: BTreeMap<IpAddr, Duration>,
+struct Membership {
+    until: Duration,
     account: Entry,
+}
+
+/// Memberships of one group: for any sender, and for single senders.
+#[derive(Debug, Default)]
+struct GroupState {
+    any: Option<Membership>,
+    sources: BTreeMap<IpAddr, Membership>,
     /// [`Querier::next_change`] has returned the group, so its removal has to be reported, too.
     is_reported: bool,
 }
 
 impl GroupState {
-    const fn new(account: Entry) -> Self {
-        Self {
-            any_until: Duration::ZERO,
-            sources: BTreeMap::new(),
-            account,
-            is_reported: false,
+    /// Returns true if there is no membership.
+    fn is_empty(&self) -> bool {
+        self.any.is_none() && self.sources.is_empty()
+    }
+
+    fn get_mut(&mut self, source: Option<IpAddr>) -> Option<&mut Membership> {
+        match source {
+            None => self.any.as_mut(),
+            Some(source) => self.sources.get_mut(&source),
         }
     }
-}
 
-/// Decision about a report of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Admission {
-    /// The group is in the table.
-    Admitted,
-    /// The table is full, and the host has as many groups as others.
-    Ignored,
+    /// Adds a membership, or replaces it.
+    fn insert(&mut self, source: Option<IpAddr>, membership: Membership) {
+        match source {
+            None => self.any = Some(membership),
+            Some(source) => drop(self.sources.insert(source, membership)),
+        }
+    }
+
+    /// Returns the memberships that a query for these senders concerns: that for any sender if there are none.
+    fn queried(&mut self, sources: &[IpAddr]) -> impl Iterator<Item = &mut Membership> {
+        let any = self.any.as_mut().filter(|_| sources.is_empty());
+        let queried = self
+            .sources
+            .iter_mut()
+            .filter(|(source, _)| sources.contains(source));
+        queried.map(|(_, membership)| membership).chain(any)
+    }
+
+    fn remove(&mut self, source: Option<IpAddr>) -> Option<Membership> {
+        match source {
+            None => self.any.take(),
+            Some(source) => self.sources.remove(&source),
+        }
+    }
 }
 
 /// The source filter of a group on an interface: the senders whose datagrams the interface's hosts have joined for.
@@ -144,29 +168,32 @@ impl Querier {
     /// Adds a membership that the querier's predecessor, before a restart of the process, has reported to the
     /// supervisor. It expires at `until` unless a host reports it before. It is not reported to the supervisor again.
     pub fn restore(&mut self, group: IpAddr, filter: SourceFilter, until: Duration) {
-        // The reporter is not known. A report of the group moves it to the account of the host, unless that host has as many
-        // groups.
-        let accounts = &mut self.accounts;
+        // The reporter is not known. A report of the membership moves it to the account of the host, unless that host has as
+        // many memberships.
         let unknown = match group {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
-        let new = || GroupState::new(accounts.add(unknown, group));
-        let restored = self.groups.entry(group).or_insert_with(new);
+        let restored = self.groups.entry(group).or_default();
         restored.is_reported = true;
-        match filter {
-            SourceFilter::Any => restored.any_until = until,
-            SourceFilter::Sources(sources) => {
-                restored
-                    .sources
-                    .extend(sources.into_iter().map(|source| (source, until)));
+        let sources = match filter {
+            SourceFilter::Any => vec![None],
+            SourceFilter::Sources(sources) => sources.into_iter().map(Some).collect(),
+        };
+        for source in sources {
+            match restored.get_mut(source) {
+                Some(membership) => membership.until = until,
+                None => {
+                    let account = self.accounts.add(unknown, Member { group, source });
+                    restored.insert(source, Membership { until, account });
+                }
             }
         }
     }
 
-    /// Handles a host's report or another router's query. If the number of groups has reached its limit, a new group
-    /// replaces the newest one of the host that has reported the most groups, or is ignored if its host has as many.
-    /// Senders beyond the limit are ignored.
+    /// Handles a host's report or another router's query. If the number of memberships has reached its limit, a new one
+    /// replaces the newest one of the host that has reported the most, or is ignored if its host has as many. Senders of a
+    /// group beyond their limit are ignored.
     pub fn handle(&mut self, message: Message, now: Duration) {
         match message {
             Message::Reports { from, records } => {
@@ -232,8 +259,8 @@ impl Querier {
             QuerierRole::NonQuerier { until, .. } => until,
         };
         let expiry = self.groups.values().flat_map(|group| {
-            let any_until = (!group.any_until.is_zero()).then_some(group.any_until);
-            group.sources.values().copied().chain(any_until)
+            let memberships = group.sources.values().chain(&group.any);
+            memberships.map(|membership| membership.until)
         });
         let pending = self.pending_queries.iter().map(|(at, _)| *at);
         expiry.chain(pending).fold(role, Duration::min)
@@ -249,7 +276,7 @@ impl Querier {
         });
         let filter = match found {
             None => SourceFilter::Sources(Vec::new()),
-            Some(found) if !found.any_until.is_zero() => SourceFilter::Any,
+            Some(found) if found.any.is_some() => SourceFilter::Any,
             Some(found) => SourceFilter::Sources(found.sources.keys().copied().collect()),
         };
         Some((group, filter))
@@ -263,7 +290,7 @@ impl Querier {
         };
     }
 
-    /// Returns the numbers of ignored reports and evicted groups since this function was called last.
+    /// Returns the numbers of ignored and evicted memberships since this function was called last.
     pub fn take_limit_counts(&mut self) -> LimitCounts {
         std::mem::take(&mut self.limits)
     }
@@ -276,67 +303,83 @@ impl Querier {
 
     fn expire(&mut self, now: Duration) {
         let (changed, removed, accounts) = (&mut self.changed, &mut self.removed, &mut self.accounts);
+        let mut has_expired = |membership: &Membership| {
+            let has_expired = membership.until <= now;
+            if has_expired {
+                accounts.remove(membership.account);
+            }
+            has_expired
+        };
         self.groups.retain(|address, group| {
             let count = group.sources.len();
-            group.sources.retain(|_, until| *until > now);
-            let has_any = !group.any_until.is_zero();
-            if group.any_until <= now {
-                group.any_until = Duration::ZERO;
-            }
-            let is_any = !group.any_until.is_zero();
+            group.sources.retain(|_, membership| !has_expired(membership));
+            let any_ends = group.any.take_if(|membership| has_expired(membership)).is_some();
             // Source-specific memberships do not change the filter while there is a membership for any sender.
-            if is_any != has_any || (!is_any && group.sources.len() != count) {
+            if any_ends || (group.any.is_none() && group.sources.len() != count) {
                 changed.insert(*address);
             }
-            let remains = is_any || !group.sources.is_empty();
-            if !remains {
-                accounts.remove(group.account);
+            if group.is_empty() {
                 changed.remove(address);
                 if group.is_reported {
                     removed.insert(*address);
                 }
             }
-            remains
+            !group.is_empty()
         });
     }
 
-    /// Makes room for a group that a host has reported, and adds it to the table and to the account of the host.
-    fn admit(&mut self, group: IpAddr, from: IpAddr) -> Admission {
-        if let Some(found) = self.groups.get_mut(&group) {
-            self.accounts.share(&mut found.account, from, group);
-            return Admission::Admitted;
+    /// Renews a membership that a host has reported until `until`, or adds it if there is room for it.
+    fn admit(&mut self, member: Member, from: IpAddr, until: Duration) {
+        let Member { group, source } = member;
+        let found = self.groups.get_mut(&group);
+        if let Some(membership) = found.and_then(|found| found.get_mut(source)) {
+            membership.until = until;
+            return self.accounts.share(&mut membership.account, from, member);
         }
-        if self.groups.len() >= MAX_GROUPS {
+        let count = self.groups.get(&group).map_or(0, |found| found.sources.len());
+        if source.is_some() && count >= MAX_SOURCES {
+            return;
+        }
+        if self.accounts.total() >= MAX_MEMBERSHIPS {
             let Some(newest) = self.accounts.evictable_for(from) else {
                 self.limits.ignored += 1;
-                return Admission::Ignored;
+                return;
             };
             self.limits.evicted += 1;
-            self.remove(newest);
+            self.evict(newest);
         }
-        let account = self.accounts.add(from, group);
-        self.groups.insert(group, GroupState::new(account));
+        let account = self.accounts.add(from, member);
         // If the removal of the same group is not reported yet, its new filter replaces the old one.
-        if self.removed.remove(&group)
-            && let Some(found) = self.groups.get_mut(&group)
-        {
-            found.is_reported = true;
+        let is_reported = self.removed.remove(&group);
+        let found = self.groups.entry(group).or_default();
+        found.is_reported |= is_reported;
+        if found.any.is_none() {
+            self.changed.insert(group);
         }
-        Admission::Admitted
+        found.insert(source, Membership { until, account });
     }
 
-    /// Removes a group that has not expired.
-    fn remove(&mut self, group: IpAddr) {
-        let Some(state) = self.groups.remove(&group) else {
+    /// Removes a membership that has not expired, and its group with the last one.
+    fn evict(&mut self, Member { group, source }: Member) {
+        let Some(state) = self.groups.get_mut(&group) else {
             return;
         };
-        self.accounts.remove(state.account);
-        self.changed.remove(&group);
-        self.pending_queries
-            .retain(|(_, query)| query.group != Some(group));
+        if let Some(membership) = state.remove(source) {
+            self.accounts.remove(membership.account);
+        }
+        if !state.is_empty() {
+            if source.is_none() || state.any.is_none() {
+                self.changed.insert(group);
+            }
+            return;
+        }
         if state.is_reported {
             self.removed.insert(group);
         }
+        self.groups.remove(&group);
+        self.changed.remove(&group);
+        self.pending_queries
+            .retain(|(_, query)| query.group != Some(group));
     }
 
     fn handle_record(&mut self, record: Record, from: IpAddr, now: Duration) {
@@ -346,27 +389,14 @@ impl Querier {
         }
         match change {
             SourceChange::Any => {
-                if self.admit(group, from) == Admission::Ignored {
-                    return;
-                }
                 let until = now + self.group_membership_interval();
-                let Some(found) = self.groups.get_mut(&group) else {
-                    return;
-                };
-                if found.any_until <= now {
-                    self.changed.insert(group);
-                }
-                found.any_until = until;
+                self.admit(Member { group, source: None }, from, until);
                 // A host has reported the membership again, so pending queries for the group are not needed.
                 self.pending_queries
                     .retain(|(_, query)| query.group != Some(group));
             }
             SourceChange::Include { sources, exclusive } => {
-                let adds_one = sources.iter().any(|source| is_source_for(*source, group));
-                if adds_one && self.admit(group, from) == Admission::Ignored {
-                    return;
-                }
-                self.include(group, &sources, exclusive, now);
+                self.include(group, &sources, exclusive, from, now);
             }
             SourceChange::Block(sources) => self.block(group, &sources, now),
         }
@@ -374,24 +404,18 @@ impl Querier {
 
     /// Adds senders to the memberships of a group. If `exclusive`, the host has left the group for other senders, so a
     /// group-specific query finds out whether another host is still a member.
-    fn include(&mut self, group: IpAddr, sources: &[IpAddr], exclusive: bool, now: Duration) {
+    fn include(&mut self, group: IpAddr, sources: &[IpAddr], exclusive: bool, from: IpAddr, now: Duration) {
         let until = now + self.group_membership_interval();
         let can_schedule_query = self.can_schedule_query();
-        let valid = sources.iter().filter(|source| is_source_for(**source, group));
-        let Some(found) = self.groups.get_mut(&group) else {
-            return;
-        };
-        for source in valid {
-            if found.sources.len() >= MAX_SOURCES && !found.sources.contains_key(source) {
-                continue;
-            }
-            if found.sources.insert(*source, until).is_none() && found.any_until.is_zero() {
-                self.changed.insert(group);
-            }
+        for source in sources.iter().filter(|source| is_source_for(**source, group)) {
+            let source = Some(*source);
+            self.admit(Member { group, source }, from, until);
         }
         let last_member_until = now + LAST_MEMBER_QUERY_TIME;
-        if exclusive && found.any_until > last_member_until && can_schedule_query {
-            found.any_until = last_member_until;
+        let any = self.groups.get_mut(&group).and_then(|found| found.any.as_mut());
+        let any = any.filter(|any| exclusive && can_schedule_query && any.until > last_member_until);
+        if let Some(any) = any {
+            any.until = last_member_until;
             self.schedule_query(Query::group(group), now);
         }
     }
@@ -406,9 +430,9 @@ impl Querier {
         let last_member_until = now + LAST_MEMBER_QUERY_TIME;
         let mut queried = Vec::new();
         for source in sources {
-            let until = found.sources.get_mut(source);
-            if let Some(until) = until.filter(|until| **until > last_member_until) {
-                *until = last_member_until;
+            let membership = found.sources.get_mut(source);
+            if let Some(membership) = membership.filter(|membership| membership.until > last_member_until) {
+                membership.until = last_member_until;
                 queried.push(*source);
             }
         }
@@ -455,13 +479,8 @@ impl Querier {
         };
         let response_time = query.max_response_time * ROBUSTNESS.into();
         let until = now + response_time.max(LAST_MEMBER_QUERY_TIME);
-        if query.sources.is_empty() {
-            found.any_until = found.any_until.min(until);
-        }
-        for source in &query.sources {
-            if let Some(source_until) = found.sources.get_mut(source) {
-                *source_until = (*source_until).min(until);
-            }
+        for membership in found.queried(&query.sources) {
+            membership.until = membership.until.min(until);
         }
     }
 
@@ -473,13 +492,8 @@ impl Querier {
             let Some(found) = query.group.and_then(|group| self.groups.get_mut(&group)) else {
                 continue;
             };
-            if query.sources.is_empty() && !found.any_until.is_zero() {
-                found.any_until = found.any_until.max(until);
-            }
-            for source in &query.sources {
-                if let Some(source_until) = found.sources.get_mut(source) {
-                    *source_until = (*source_until).max(until);
-                }
+            for membership in found.queried(&query.sources) {
+                membership.until = membership.until.max(until);
             }
         }
     }
@@ -506,7 +520,7 @@ impl Querier {
     fn can_schedule_query(&self) -> bool {
         matches!(self.role, QuerierRole::Querier { .. })
             && self.can_send
-            && self.pending_queries.len() < MAX_GROUPS
+            && self.pending_queries.len() < MAX_MEMBERSHIPS
     }
 
     /// Schedules a query for now, and a repetition after one second. The caller has checked
@@ -543,8 +557,9 @@ const OTHER_QUERIER_PRESENT_INTERVAL: Duration = Duration::from_secs(255);
 /// section 8.8). It is the time for two queries, one second each.
 const LAST_MEMBER_QUERY_TIME: Duration = Duration::from_secs(2);
 
-/// Maximum number of groups on one interface in one address family.
-pub const MAX_GROUPS: usize = 4096;
+/// Maximum number of memberships on one interface in one address family, each for any sender or for one sender of a group.
+/// There are at most as many groups.
+pub const MAX_MEMBERSHIPS: usize = 4096;
 
 /// Maximum number of senders in the source filter of one group.
 pub const MAX_SOURCES: usize = 64;

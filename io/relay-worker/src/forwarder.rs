@@ -92,8 +92,8 @@ impl Forwarder {
     /// Counts reports and groups that the limit of a querier has concerned.
     pub(crate) fn count_limits(&self, counts: LimitCounts) {
         for (counter, count) in [
-            (WorkerCounter::GroupsIgnored, counts.ignored),
-            (WorkerCounter::GroupsEvicted, counts.evicted),
+            (WorkerCounter::MembershipsIgnored, counts.ignored),
+            (WorkerCounter::MembershipsEvicted, counts.evicted),
         ] {
             self.counters.add(WORKER_ROW, counter as usize, count);
         }

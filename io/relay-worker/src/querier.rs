@@ -83,7 +83,7 @@ impl QuerierSocket {
         self.due = self.querier.next_tick();
     }
 
-    /// Returns the numbers of reports and groups that the limit on groups has concerned since the previous call.
+    /// Returns the numbers of memberships that the limit on memberships has concerned since the previous call.
     pub(crate) fn take_limit_counts(&mut self) -> LimitCounts {
         self.querier.take_limit_counts()
     }

@@ -110,8 +110,8 @@ fn write_stats(stats: &Stats, to: &mut dyn Write) -> io::Result<()> {
         let counts = [
             ("restarts", querier.restarts),
             ("sandbox_refused", querier.sandbox_refused),
-            ("groups_ignored", querier.groups_ignored),
-            ("groups_evicted", querier.groups_evicted),
+            ("memberships_ignored", querier.memberships_ignored),
+            ("memberships_evicted", querier.memberships_evicted),
         ];
         line(to, "querier", &state, &counts, None)?;
     }

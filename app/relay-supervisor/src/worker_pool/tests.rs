@@ -67,7 +67,7 @@ fn state_of_many_full_queriers_fits_into_the_queue_of_a_restarted_worker() {
     let task = Task::Query { queriers: 64 };
     let mut channel = ControlChannel::new(ours, task.max_queued()).unwrap();
     for querier in 0..64 {
-        let groups = (0..MAX_GROUPS).map(|number| u32::try_from(0xef01_0000 + number).unwrap());
+        let groups = (0..MAX_MEMBERSHIPS).map(|number| u32::try_from(0xef01_0000 + number).unwrap());
         for group in groups {
             let member = RelayUpdate::Member(Member {
                 querier,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::{MAX_GROUPS, MAX_SOURCES, SourceFilter};
+use super::{MAX_MEMBERSHIPS, MAX_SOURCES, SourceFilter};
 use crate::rule::parse::unreachable;
 
 /// The memberships of one interface and family that a querier process has reported to the supervisor. Each report is
@@ -54,7 +54,7 @@ impl Memberships {
             }
             SourceFilter::Any => {}
         }
-        if !self.groups.contains_key(&group) && self.groups.len() == MAX_GROUPS {
+        if !self.groups.contains_key(&group) && self.groups.len() == MAX_MEMBERSHIPS {
             return Err(InvalidMembership);
         }
         self.added += 1;
