@@ -1,10 +1,11 @@
+use std::fs;
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 use pontoon_worker::FrontEndSocket;
-use rustix::net::{connect, socketpair};
+use rustix::net::{SocketAddrUnix, bind, connect, socketpair};
 
 use super::*;
 
