@@ -1,7 +1,6 @@
 //! Listening sockets of a control server: Unix sockets and TCP.
 
 use std::fmt;
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,13 +9,11 @@ use std::rc::Rc;
 
 use pontoon_process::error::{Error, reason};
 use pontoon_process::pid_namespace::PidNamespace;
-use pontoon_process::socket_file::{SocketFile, is_left_over};
+use pontoon_process::socket_file::SocketFile;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, listen, socket_with, sockopt,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, listen, socket_with, sockopt};
 
 /// Listening socket from which a control server accepts clients.
 #[derive(Debug)]
@@ -56,11 +53,7 @@ impl Listener {
                 _ => plain,
             }
         };
-        if is_left_over(path) {
-            let _ = fs::remove_file(path);
-        }
-        let socket = bind(path).map_err(|error| cannot(&error))?;
-        let file = SocketFile::at(path).map_err(|error| cannot(&error))?;
+        let (socket, file) = bind(path).map_err(|error| cannot(&error))?;
         Ok(Self {
             socket,
             place: ListenAddress::File(file),
@@ -151,14 +144,14 @@ impl fmt::Display for Listener {
     }
 }
 
-fn bind(path: &Path) -> io::Result<OwnedFd> {
+fn bind(path: &Path) -> io::Result<(OwnedFd, SocketFile)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     // The file inherits the mode of the socket (`unix_bind_bsd` in Linux), so that no other user can connect at any time.
     fchmod(&socket, Mode::from_raw_mode(0o600))?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let file = SocketFile::bind(path, &socket)?;
     listen(&socket, BACKLOG)?;
-    Ok(socket)
+    Ok((socket, file))
 }
 
 fn bind_tcp(address: SocketAddr) -> Result<OwnedFd, Errno> {
@@ -181,6 +174,8 @@ const BACKLOG: i32 = 4096;
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::SocketAddrUnix;
+
     use super::*;
 
     /// Tests that clients which do not block can connect while many others, for example of the guest, wait.

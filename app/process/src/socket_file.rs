@@ -1,10 +1,14 @@
-//! Files of listening Unix sockets: their removal, and the detection of files whose socket is closed.
+//! Files of listening Unix sockets: their creation in place of files whose socket is closed, and their removal.
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
@@ -14,17 +18,30 @@ pub struct SocketFile {
     path: PathBuf,
     /// Device and inode number: another file of the same name is not removed.
     id: (u64, u64),
+    /// Copy of the socket: while it is open, no other process replaces the file.
+    _socket: OwnedFd,
 }
 
 impl SocketFile {
-    /// Returns the file at `path`, to which a socket has been bound.
+    /// Binds a Unix socket to a new file at `path`. A socket file is replaced if no socket is bound to it any more.
     ///
     /// # Errors
-    /// The file does not exist or cannot be inspected.
-    pub fn at(path: &Path) -> io::Result<Self> {
+    /// EADDRINUSE: there is a file at the path that is not replaced. Otherwise the file cannot be created.
+    pub fn bind(path: &Path, socket: impl AsFd) -> io::Result<Self> {
+        let address = SocketAddrUnix::new(path)?;
+        let lock = lock_directory(path);
+        let bind = || rustix::net::bind(&socket, &address);
+        match bind() {
+            Err(Errno::ADDRINUSE) if lock.is_some() && is_left_over(path) => {
+                fs::remove_file(path)?;
+                bind()?;
+            }
+            bound => bound?,
+        }
         Ok(Self {
             id: id(path)?,
             path: path.to_owned(),
+            _socket: socket.as_fd().try_clone_to_owned()?,
         })
     }
 
@@ -48,11 +65,49 @@ fn id(path: &Path) -> io::Result<(u64, u64)> {
     Ok((file.dev(), file.ino()))
 }
 
+/// Lock of a directory, which is released when this value is dropped.
+struct DirectoryLock(OwnedFd);
+
+impl Drop for DirectoryLock {
+    fn drop(&mut self) {
+        // A child that another thread has forked meanwhile may hold a copy of the descriptor, so closing does not suffice.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// Locks the directory of `path`. Two processes that start at the same path
+/// would otherwise remove each other's file: the removal of a file is not atomic with its test, and the kernel creates the
+/// file of a socket before it binds the socket (`unix_bind_bsd` in Linux). Returns `None` if the directory cannot be locked,
+/// for example because it may not be read or another user's process keeps it locked.
+fn lock_directory(path: &Path) -> Option<DirectoryLock> {
+    let parent = path.parent()?;
+    let directory = if parent.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        parent
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
+    let deadline = Instant::now() + LOCK_WAIT;
+    loop {
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(DirectoryLock(directory)),
+            Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => thread::sleep(LOCK_PAUSE),
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Time limit for the lock of a directory. Processes of this program hold it for less than a millisecond.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+
+/// Time between two attempts to lock a directory.
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
+
 /// Returns true if no socket is bound to the socket file any more. The test connects a datagram socket: connect(2) returns
 /// EPROTOTYPE if a stream socket exists, which the listening process does not notice, and does not block if the accept
 /// queue of that socket is full.
-#[must_use]
-pub fn is_left_over(path: &Path) -> bool {
+fn is_left_over(path: &Path) -> bool {
     let probed = || {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
@@ -60,4 +115,128 @@ pub fn is_left_over(path: &Path) -> bool {
     };
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     is_socket && probed() == Err(Errno::CONNREFUSED)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::sync::Barrier;
+
+    use rustix::fs::FileType;
+
+    use super::*;
+
+    /// Returns a new socket that listens at `path`, and its file.
+    fn start(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+        let socket = socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let file = SocketFile::bind(path, &socket)?;
+        rustix::net::listen(&socket, 8)?;
+        Ok((socket.into(), file))
+    }
+
+    /// Creates a socket file to which no socket is bound.
+    fn leave_over(path: &Path) {
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Socket, mode, 0).unwrap();
+    }
+
+    /// Starts at `path` in several threads at the same time, while `also` runs, and returns what has started.
+    fn start_together(path: &Path, also: impl FnOnce() + Send) -> Vec<(UnixListener, SocketFile)> {
+        const STARTERS: usize = 8;
+        let barrier = Barrier::new(STARTERS + 1);
+        let outcomes: Vec<_> = thread::scope(|scope| {
+            let start = || {
+                barrier.wait();
+                start(path)
+            };
+            let starters: Vec<_> = (0..STARTERS).map(|_| scope.spawn(start)).collect();
+            barrier.wait();
+            also();
+            starters
+                .into_iter()
+                .map(|starter| starter.join().unwrap())
+                .collect()
+        });
+        let started = |outcome: io::Result<_>| match outcome {
+            Ok(started) => Some(started),
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{error}");
+                None
+            }
+        };
+        outcomes.into_iter().filter_map(started).collect()
+    }
+
+    fn assert_reachable(path: &Path, listener: &UnixListener) {
+        let _client = UnixStream::connect(path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        listener.accept().unwrap();
+    }
+
+    #[test]
+    fn one_of_many_starters_replaces_a_file_without_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        for round in 0..200 {
+            leave_over(&path);
+            let started = start_together(&path, || {});
+            assert_eq!(started.len(), 1, "in round {round}");
+            assert_reachable(&path, &started[0].0);
+            drop(started);
+            assert!(!path.exists());
+        }
+    }
+
+    #[test]
+    fn one_of_many_starters_creates_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        for round in 0..200 {
+            let started = start_together(&path, || {});
+            assert_eq!(started.len(), 1, "in round {round}");
+            assert_reachable(&path, &started[0].0);
+        }
+    }
+
+    #[test]
+    fn process_that_ends_keeps_the_file_of_another_that_starts() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        for _ in 0..200 {
+            let (listener, file) = start(&path).unwrap();
+            let started = start_together(&path, move || drop((listener, file)));
+            assert!(started.len() <= 1);
+            if let [(listener, _)] = &started[..] {
+                assert_reachable(&path, listener);
+            }
+        }
+    }
+
+    #[test]
+    fn file_is_in_use_until_it_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let (listener, file) = start(&path).unwrap();
+        drop(listener);
+        assert_eq!(start(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(file);
+        assert!(!path.exists());
+        drop(start(&path).unwrap());
+    }
+
+    #[test]
+    fn file_without_socket_is_kept_while_the_directory_is_locked() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        leave_over(&path);
+        let lock = lock_directory(&path).unwrap();
+        assert_eq!(start(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(lock);
+        drop(start(&path).unwrap());
+    }
 }

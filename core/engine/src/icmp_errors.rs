@@ -27,31 +27,38 @@ pub(crate) struct SendFailure {
     pub(crate) mtu: Option<u32>,
 }
 
-/// Sends a datagram with `send`, and again if the first attempt returned the error of an earlier datagram. `report`
-/// reads the socket's error queue.
+/// Sends a datagram with `send`, and again while attempts return errors of earlier datagrams: the kernel reports such an
+/// error by failing the next call of any kind, and then clears it (ip(7)). `report` reads the socket's error queue.
 pub(crate) fn send<W>(
     world: &mut W,
     send: impl Fn(&mut W) -> Result<(), Failure>,
     report: impl Fn(&mut W) -> ErrorQueueSummary,
 ) -> Result<(), SendFailure> {
-    let Err(failure) = send(world) else {
-        return Ok(());
-    };
-    if matches!(
-        failure,
-        Failure::WouldBlock | Failure::Exhausted | Failure::Invalid
-    ) {
-        return Err(SendFailure { failure, mtu: None });
+    let mut was_empty = false;
+    for _ in 0..ATTEMPTS {
+        let Err(failure) = send(world) else {
+            return Ok(());
+        };
+        if matches!(
+            failure,
+            Failure::WouldBlock | Failure::Exhausted | Failure::Invalid
+        ) {
+            return Err(SendFailure { failure, mtu: None });
+        }
+        let ErrorQueueSummary { network, mtu, .. } = report(world);
+        let is_empty = network == 0;
+        // The kernel queues an ICMP error before it makes the next call fail (`ping_err`, `__udp4_lib_err`). If the
+        // entry is read in between, the call fails later although the queue is empty, but only once.
+        if is_empty && (was_empty || mtu.is_some()) {
+            return Err(SendFailure { failure, mtu });
+        }
+        was_empty = is_empty;
     }
-    let ErrorQueueSummary { network, mtu, .. } = report(world);
-    if network == 0 && failure != Failure::Refused {
-        return Err(SendFailure { failure, mtu });
-    }
-    let Err(failure) = send(world) else {
-        return Ok(());
-    };
-    let ErrorQueueSummary { mtu, .. } = report(world);
-    Err(SendFailure { failure, mtu })
+    // Each attempt may have failed because of an earlier datagram, so nothing is known about this one.
+    Err(SendFailure {
+        failure: Failure::WouldBlock,
+        mtu: None,
+    })
 }
 
 /// Reads a socket's error queue, up to a limit for each turn. `next` removes an entry; `pass_on` receives each error of
@@ -128,6 +135,10 @@ fn speaker(net: &Net, offender: Option<IpAddr>, remote: IpAddr, written: IpAddr)
 
 /// Maximum number of bytes that an ICMP error to the guest quotes.
 pub(crate) const QUOTED: usize = 512;
+
+/// Maximum number of attempts to send a datagram. Several ICMP errors may arrive during one call, but each fails one
+/// attempt at most.
+const ATTEMPTS: usize = 8;
 
 /// Maximum number of error queue entries that are read in one turn.
 const PROBLEMS: usize = 64;

@@ -111,7 +111,8 @@ mod tests {
                 continue;
             };
             let to = closed.local_addr().unwrap();
-            drop(closed);
+            // This frees the port even if a child process of another test holds a copy of the descriptor.
+            rustix::net::connect_unspec(&closed).unwrap();
             let socket = UdpSocket::bind((family.loopback(), 0)).unwrap();
             udp::enable_recv_info(&socket, family).unwrap();
             socket.send_to(b"anybody?", to).unwrap();

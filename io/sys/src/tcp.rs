@@ -115,7 +115,7 @@ mod tests {
         server.read_exact(&mut rest).unwrap();
         assert_eq!(&rest, b"keep");
         assert_eq!(discard(&server, 1), Err(Errno::AGAIN));
-        drop(client);
+        client.shutdown(std::net::Shutdown::Both).unwrap();
         assert_eq!(discard(&server, 1), Ok(0));
     }
 

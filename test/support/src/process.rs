@@ -1,10 +1,26 @@
-//! Runs a test in a process of its own.
+//! Runs a test in a process of its own, and closes sockets of which the processes of other tests may hold copies.
 
 use std::io::Write as _;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Output};
 
 use rustix::process::{Pid, WaitOptions, waitpid};
+
+/// Closes a socket that is bound to a port, and frees the port at once: a process that another test has just forked may
+/// hold a copy of the descriptor until it calls execve(2).
+pub fn close_port(socket: impl Into<OwnedFd>) {
+    rustix::net::connect_unspec(socket.into()).unwrap();
+}
+
+/// Returns a TCP port of 127.0.0.1 that the kernel has chosen and that is free again.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    close_port(listener);
+    port
+}
 
 const INSIDE: &str = "PONTOON_TEST_INSIDE";
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pontoon_relay::Rule;
 use pontoon_sys::packet::Size;
+use pontoon_test_support::process::close_port;
 use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
 use super::packet_ring::PacketRing;
@@ -41,7 +42,7 @@ fn port_in_use_is_opened_when_it_is_free() {
     let mut holders = [held(), held()];
     holders.sort_unstable_by_key(|(_, port)| *port);
     let [(holder, port), (other, free)] = holders;
-    drop(other);
+    close_port(other);
     let wanted = [input(port), input(free)];
     let ingress = Ingress::of(&wanted[0]);
     inputs.add(ingress.clone(), 0);
@@ -53,7 +54,7 @@ fn port_in_use_is_opened_when_it_is_free() {
     assert!(inputs.incomplete());
     assert_eq!(inputs.stats(&workers)[0].state, format!("UDP sockets; {why}"));
 
-    drop(holder);
+    close_port(holder);
     inputs.update(&ingress, wanted.iter(), &links, &mut workers);
     assert_eq!(inputs.missing(&wanted[0]), None);
     assert!(!inputs.incomplete());
@@ -64,7 +65,10 @@ fn port_in_use_is_opened_when_it_is_free() {
 fn sockets_beyond_the_limit_are_refused_until_there_is_room() {
     let (mut inputs, links, mut workers) = inputs(ReceiveMode::Socket);
 
-    let ports = [held(), held()].map(|(_, port)| port);
+    let ports = [held(), held()].map(|(socket, port)| {
+        close_port(socket);
+        port
+    });
     let v6: Rule = format!("lo [ff1e::1]:{} -> a *:*", ports[0]).parse().unwrap();
     let (v4, v6) = (ports.map(input), [v6.input]);
     let of = [Ingress::of(&v4[0]), Ingress::of(&v6[0])];

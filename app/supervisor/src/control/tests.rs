@@ -19,6 +19,7 @@ use pontoon_control::{CLIENTS, IDLE_TIMEOUT, REQUEST_TIMEOUT, reply};
 use pontoon_engine::address_plan::AddressPlan;
 use pontoon_engine::flow_dump::{Flow, Page};
 use pontoon_engine::{Counters, Histograms, WorkerId};
+use pontoon_test_support::process::{close_port, free_port};
 use pontoon_worker::messages::{Confirmation, FlowPage, FlowPageRequest, PortError};
 use pontoon_worker::stats::{StatsTable, Values, WorkerHistograms};
 

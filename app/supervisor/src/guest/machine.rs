@@ -1,20 +1,17 @@
 //! Socket of a virtual machine: a Unix socket to which a hypervisor or a unikernel's tender connects, or an inherited
 //! descriptor.
 
-use std::fs;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::Path;
 
 use pontoon_process::descriptor;
 use pontoon_process::error::{Context as _, Error, reason};
-use pontoon_process::socket_file::{SocketFile, is_left_over};
+use pontoon_process::socket_file::SocketFile;
 use pontoon_worker::{Attachment, MACHINE_PROTOCOLS, Source};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getpeername, listen, socket_with, sockopt,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, getpeername, listen, socket_with, sockopt};
 
 use crate::options::{Machine, MachineSocket};
 
@@ -42,22 +39,13 @@ pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option
     Ok(((protocol.attach)(source, workers), file))
 }
 
-/// Listens on a new socket file. A file without a listening process is left from an earlier run, and is replaced.
+/// Listens on a new socket file.
 fn listen_at(path: &Path, kind: SocketType) -> Result<(OwnedFd, SocketFile), Error> {
     let cannot = |error: io::Error| refused(path, &error);
-    let address = SocketAddrUnix::new(path).map_err(|error| cannot(error.into()))?;
     let socket = socket(kind).context("cannot open a socket")?;
     // The file inherits the mode of the socket (`unix_bind_bsd` in Linux), so that no other user can connect at any time.
     fchmod(&socket, Mode::from_raw_mode(0o600)).context("cannot open a socket")?;
-    let bound = match bind(&socket, &address) {
-        Err(Errno::ADDRINUSE) if is_left_over(path) => {
-            fs::remove_file(path).map_err(cannot)?;
-            bind(&socket, &address)
-        }
-        bound => bound,
-    };
-    bound.map_err(|error| cannot(error.into()))?;
-    let file = SocketFile::at(path).map_err(cannot)?;
+    let file = SocketFile::bind(path, &socket).map_err(cannot)?;
     listen(&socket, BACKLOG).map_err(|error| cannot(error.into()))?;
     Ok((socket, file))
 }

@@ -1,5 +1,7 @@
 use std::net::{TcpListener, UdpSocket};
 
+use pontoon_test_support::process::close_port;
+
 use super::*;
 
 fn here() -> ListenerSet {
@@ -30,7 +32,8 @@ fn listening_sockets_of_this_namespace_are_found() {
     );
     assert!(found.contains(Protocol::Udp, false, udp_port));
     assert!(!found.contains(Protocol::Udp, false, connected_port));
-    drop((tcp, udp));
+    close_port(tcp);
+    close_port(udp);
     let found = here();
     assert!(!found.contains(Protocol::Tcp, false, tcp_port));
 }

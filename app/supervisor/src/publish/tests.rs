@@ -1,4 +1,5 @@
 use pontoon_engine::address_plan::AddressPlan;
+use pontoon_test_support::process::{close_port, free_port};
 
 use super::*;
 use crate::listeners::ListenerSet;
@@ -34,12 +35,6 @@ fn collisions_are_by_protocol_address_and_port() {
     assert!(!collide("80:80", "all") && !collide("80:80", "auto"));
 }
 
-/// Returns a TCP port that the kernel has chosen and that is free again.
-fn free_port() -> u16 {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    taken.local_addr().unwrap().port()
-}
-
 fn connects(port: u16) -> bool {
     std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
@@ -62,7 +57,7 @@ fn port_in_use_is_refused_and_changes_nothing() {
     assert_eq!(ports.iter().count(), 0);
     assert!(!connects(free));
 
-    drop(taken);
+    close_port(taken);
     let changed = ports.change(&[], &[other.clone(), spec.clone()]).unwrap();
     assert_eq!((changed.added.len(), changed.port_updates.len()), (2, 2));
     assert!(connects(port) && connects(free));
@@ -283,7 +278,7 @@ fn all_skips_ports_that_are_taken_and_ephemeral_ones() {
         assert_eq!(is_published(&ports, port), expected, "{port}");
     }
     assert!(ports.iter().any(|port| port == explicit));
-    drop(low);
+    close_port(low);
     ports.change(std::slice::from_ref(&all), &[]).unwrap();
     assert_eq!(ports.iter().collect::<Vec<_>>(), [explicit]);
 }
@@ -318,7 +313,7 @@ fn auto_follows_the_listeners() {
     // `changed` still holds the sockets.
     drop(changed);
     // The port that another socket had is opened at the next scan.
-    drop(taken);
+    close_port(taken);
     let (changed, counts) = ports.apply_scan(&set, &none);
     assert_eq!((changed.added.len(), counts.open, counts.taken), (1, 2, 0));
     drop(changed);
@@ -366,14 +361,14 @@ fn port_of_another_program_is_skipped_in_both_families() {
     let all: Vec<_> = ports.iter().map(|port| port.to_string()).collect();
     assert_eq!(all, ["0.0.0.0:24002:24002/tcp", "[::]:24002:24002/tcp"]);
 
-    drop(taken);
+    close_port(taken);
     let (changed, counts) = ports.apply_scan(&only_v6, &none);
     assert_eq!((changed.port_updates.len(), counts.open, counts.taken), (1, 1, 0));
     // A program begins to listen in the other family.
     let taken = std::net::TcpListener::bind("127.0.0.1:24001").unwrap();
     let (changed, counts) = ports.apply_scan(&only_v6, &none);
     assert_eq!((changed.removed.len(), counts.open, counts.taken), (1, 0, 1));
-    drop(taken);
+    close_port(taken);
 }
 
 #[test]

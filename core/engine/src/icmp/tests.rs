@@ -381,6 +381,29 @@ fn send_that_returns_an_earlier_error_is_repeated() {
     );
 }
 
+/// The kernel queues an ICMP error before it makes the next call fail, so the entry may be read before that call.
+#[test]
+fn send_that_returns_an_error_already_read_is_repeated() {
+    let failed = "0: ping 192.0.2.1 seq 2 hop 63 5 HostUnreachable";
+    for errors in [0, 1] {
+        let mut ping = Pinger::new();
+        ping.send(GUEST, REMOTE, &REQUEST);
+        ping.world.forget();
+        for _ in 0..errors {
+            let unreachable = problem(REMOTE, Some("203.0.113.9"), 3, 1);
+            ping.world.host.queue_problem(0, unreachable, b"");
+        }
+        let failures = vec![Err(Failure::HostUnreachable); errors + 1];
+        ping.world.host.sends.extend(failures);
+        ping.send(GUEST, REMOTE, &Request { seq: 2, ..REQUEST });
+        let mut calls = vec![failed; errors + 1];
+        calls.push("0: ping 192.0.2.1 seq 2 hop 63 5");
+        assert_eq!(ping.world.calls(), calls);
+        assert_eq!(ping.world.down().len(), errors);
+        assert_eq!(ping.world.net.counters.ping_failed, 0);
+    }
+}
+
 #[test]
 fn send_error_is_reported_by_icmp() {
     for (failure, answer) in [
@@ -400,7 +423,7 @@ fn send_error_is_reported_by_icmp() {
             };
             ping.world.host.queue_problem(0, local, b"");
         }
-        ping.world.host.sends.push_back(Err(failure));
+        ping.world.host.sends.extend([Err(failure); 2]);
         let request = Request {
             hop_limit: 31,
             ..REQUEST

@@ -1,7 +1,8 @@
 //! Cases about ICMP: ping and traceroute.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use pontoon_netns::sysctl;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
@@ -74,10 +75,23 @@ fn large_ping(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
+/// Binds this thread, and with it the processes that it starts, to one CPU. On several CPUs traceroute may remove an ICMP
+/// error from its error queue before the guest's kernel has set the error of the socket (`rawv6_err`, Linux
+/// net/ipv6/raw.c). Then poll(2) returns POLLERR until the end, because traceroute clears the error only by reading another
+/// entry, and it never reads the replies.
+fn use_one_cpu() -> Result<()> {
+    let allowed = sched_getaffinity(None)?;
+    let mut one = CpuSet::new();
+    let cpu = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu));
+    one.set(cpu.context("no CPU is permitted")?);
+    Ok(sched_setaffinity(None, &one)?)
+}
+
 /// Tests that traceroute shows the guest's gateway, both routers, and the far end.
 fn traceroute(context: &Context, family: Family, method: &str) -> Result<()> {
     let network = Network::with_routers(context, 2)?;
     open_ping(context)?;
+    use_one_cpu()?;
     let end = network.server_address(family);
     let line = format!("traceroute {} {method} -n -q 1 -w 2 -m 8 {end}", family.flag());
     let text = network.run().shell(&line).text()?;

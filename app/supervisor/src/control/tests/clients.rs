@@ -38,7 +38,7 @@ fn closed_client_with_a_pipelined_request_does_not_keep_the_loop_awake() {
     let client = fixture.client();
     send(&client, &CHANGE.repeat(2));
     fixture.serve();
-    drop(client);
+    client.shutdown(std::net::Shutdown::Both).unwrap();
     let mut fds: Vec<_> = fixture.control.poll_fds().collect();
     assert_eq!(poll(&mut fds, Some(&Timespec::default())).unwrap(), 0);
     drop(fds);

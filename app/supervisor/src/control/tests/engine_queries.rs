@@ -152,8 +152,7 @@ fn round_without_all_confirmations_times_out_with_status_503() {
 
 #[test]
 fn unconfirmed_change_is_reported_as_pending() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
-    let batch = format!(r#"{{"add": ["127.0.0.1:{}:80"]}}"#, free.unwrap().port());
+    let batch = format!(r#"{{"add": ["127.0.0.1:{}:80"]}}"#, free_port());
     let level = r#"{"level": "info"}"#;
     let len = level.len();
     for change in [

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use pontoon_worker::messages::ForwardUpdate;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::*;
 
@@ -21,7 +22,7 @@ fn tcp_address_serves_metrics_only() {
         error,
         format!("cannot listen on {at}: address already in use (try: another port)")
     );
-    drop(taken);
+    close_port(taken);
     let mut control = Control::open(None, Some(&metrics(&["metrics.example"])), served()).unwrap();
     let mut client = std::net::TcpStream::connect(at).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -119,7 +120,7 @@ fn socket_file_has_mode_0600_and_is_removed_on_drop() {
     drop(control);
     assert!(!path.exists());
     // The socket file of an exited process is replaced, a regular file is not.
-    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    mknodat(CWD, &path, FileType::Socket, Mode::from_raw_mode(0o600), 0).unwrap();
     drop(Control::open(Some(&path), None, served()).unwrap());
     std::fs::write(&path, "precious").unwrap();
     Control::open(Some(&path), None, served()).unwrap_err();
@@ -131,7 +132,7 @@ fn auto_forwards_do_not_lead_to_the_metrics_address() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();
-    drop(taken);
+    close_port(taken);
     let metrics = Metrics {
         at,
         hosts: Vec::new(),

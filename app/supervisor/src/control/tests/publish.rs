@@ -23,7 +23,7 @@ fn ports_are_published_together_or_not_at_all() {
             .ends_with(r#"{"published":[],"auto":[],"found":[]}"#)
     );
 
-    drop(taken);
+    close_port(taken);
     send(&client, &post("/v1/publish", &batch));
     fixture.serve();
     // The workers confirm the update.
@@ -63,8 +63,7 @@ fn ports_are_published_together_or_not_at_all() {
 fn change_that_a_worker_refuses_is_reverted() {
     let mut fixture = Fixture::new(1);
     let (client, other) = (fixture.client(), fixture.client());
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
-    let [old, new] = [free(), free()].map(|address| address.unwrap().port());
+    let [old, new] = [free_port(), free_port()];
     let batch = format!(r#"{{"add": ["127.0.0.1:{old}:80"]}}"#);
     send(&client, &post("/v1/publish", &batch));
     fixture.serve();
@@ -181,8 +180,7 @@ fn changes_are_refused_until_the_engine_replies() {
 fn change_that_a_worker_refuses_after_the_timeout_of_its_client_is_reverted() {
     let mut fixture = Fixture::new(1);
     let client = fixture.client();
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
-    let port = free().unwrap().port();
+    let port = free_port();
     let batch = format!(r#"{{"add": ["127.0.0.1:{port}:80"]}}"#);
     send(&client, &post("/v1/publish", &batch));
     fixture.serve();

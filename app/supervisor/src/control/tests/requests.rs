@@ -138,7 +138,7 @@ fn oversized_body_gets_status_413_and_is_discarded_up_to_a_limit() {
     }
     let (answer, ended) = received(&client);
     assert_eq!((status(&answer), ended), ("413", true));
-    drop(client);
+    client.shutdown(std::net::Shutdown::Both).unwrap();
     fixture.serve();
     assert_eq!(fixture.control.servers[0].clients(), 0);
 

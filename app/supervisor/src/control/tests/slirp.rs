@@ -48,7 +48,9 @@ impl Slirp {
 /// Returns a port that is free on the IPv4 loopback address.
 fn free() -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.local_addr().unwrap().port()
+    let port = socket.local_addr().unwrap().port();
+    close_port(socket);
+    port
 }
 
 fn error(why: &str) -> String {
@@ -187,7 +189,7 @@ fn ports_that_cannot_be_published_are_errors() {
         r#"{{"error":{{"desc":"bad request: {failed}cannot publish 127.0.0.1:{port}/tcp: address already in use"#
     );
     assert!(answer.starts_with(&begin), "{answer}");
-    drop(taken);
+    close_port(taken);
     assert_eq!(slirp.add(&arguments), r#"{"return":{"id":1}}"#);
     let answer = slirp.add(&arguments);
     assert_eq!(

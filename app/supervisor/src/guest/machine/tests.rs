@@ -1,10 +1,12 @@
+use std::fs;
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 use pontoon_worker::FrontEndSocket;
-use rustix::net::{connect, socketpair};
+use rustix::fs::{CWD, FileType, mknodat};
+use rustix::net::{SocketAddrUnix, bind, connect, socketpair};
 
 use super::*;
 
@@ -74,7 +76,9 @@ fn socket_file_in_use_is_kept_and_a_stale_one_is_replaced() {
         listener.accept().is_err(),
         "the listening process got no connection"
     );
-    drop(listener);
+    fs::remove_file(&path).unwrap();
+    // A file of a closed socket might be in use, as the process of another test may hold a copy of the descriptor.
+    mknodat(CWD, &path, FileType::Socket, Mode::from_raw_mode(0o600), 0).unwrap();
     drop(open(&machine(MachineSocket::Path(path.clone()), "stream"), 1).unwrap());
 
     fs::write(&path, "no socket").unwrap();

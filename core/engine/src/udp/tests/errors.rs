@@ -188,7 +188,7 @@ fn missing_route_is_reported_at_once() {
         (Failure::Prohibited, 13),
     ] {
         let mut nat = Nat::new();
-        nat.world.host.sends.push_back(Err(failure));
+        nat.world.host.sends.extend([Err(failure); 2]);
         nat.send(GUEST, "192.0.2.1:7");
         expect_error(
             &mut nat,
@@ -215,7 +215,8 @@ fn refused_batch_is_sent_one_by_one() {
         let mut nat = Nat::new();
         let batch =
             |port, len| vec![Sent::new(&format!("10.0.2.15:{port}"), "192.0.2.1:7", &vec![0; len]); 3];
-        nat.world.host.sends.push_back(Err(failure));
+        let attempts = if failure == Failure::TooBig { 2 } else { 1 };
+        nat.world.host.sends.extend(vec![Err(failure); attempts]);
         nat.burst(&batch(1, 100));
         nat.world.forget();
         // The same size again: the engine has stored that the host refuses it.
@@ -322,7 +323,7 @@ fn first_datagrams_too_big_for_the_hosts_interface_are_fragmented() {
 #[test]
 fn datagram_too_big_without_df_is_dropped() {
     let mut nat = Nat::new();
-    nat.world.host.sends.push_back(Err(Failure::TooBig));
+    nat.world.host.sends.extend([Err(Failure::TooBig); 2]);
     nat.burst(&[Sent {
         dont_fragment: false,
         ..Sent::new(GUEST, "192.0.2.1:7", &[0; 1_450])

@@ -14,7 +14,7 @@ use pontoon_wire::checksum::Sum;
 use rustix::process::Signal;
 
 use super::traffic::{Receiver, Sender};
-use super::world::{RelayRow, RunningRelay};
+use super::world::{RelayRow, RelayStats, RunningRelay};
 use super::{group, usual};
 use crate::case::{Case, Context, Family};
 use crate::process::{Process, output, wait_until};
@@ -36,7 +36,12 @@ pub(super) fn cases() -> Vec<Case> {
         ignores_unicast_frames,
     );
     let elects = Case::both("relay.proxy-elects-querier-on-tun", 60, elects_on_tun);
-    [proxied, asked, reads, restarted, ignores, elects]
+    let on_top = Case::both(
+        "relay.proxy-ignores-interfaces-on-top",
+        60,
+        ignores_interfaces_on_top,
+    );
+    [proxied, asked, reads, restarted, ignores, elects, on_top]
         .into_iter()
         .flatten()
         .collect()
@@ -305,6 +310,81 @@ fn elects_on_tun(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
+/// Tests that a report for an interface on top of the relay's, such as a VLAN's, adds no rule for the interface below:
+/// the datagrams of such a rule would arrive without a tag, where no host has joined the group.
+fn ignores_interfaces_on_top(context: &Context, family: Family) -> Result<()> {
+    let row = RelayRow::new(1)?;
+    let top = [2, 0, 0, 0, 0, 5];
+    row.relay(0).enter(|| {
+        ip("link add link right name top address 02:00:00:00:00:05 type macvlan mode bridge")?;
+        ip("link set top up")?;
+        // A kernel without VLAN interfaces delivers frames with a tag to packet sockets as those for another host.
+        if let Err(error) = ip("link add link right name vlan type vlan id 7") {
+            eprintln!("the VLAN has no interface: {error:#}");
+            return Ok(());
+        }
+        ip("link set vlan up")
+    })?;
+    let wire = row.receiver().enter(|| packet_socket("left"))?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
+    let [on_top, in_vlan, wanted] = [1, 2, 3].map(|number| group(family, number).ip());
+    for (group, to, tag) in [
+        (on_top, top, &[][..]),
+        (in_vlan, multicast_address(in_vlan), &[0x81, 0, 0, 7]),
+        (wanted, multicast_address(wanted), &[]),
+    ] {
+        rustix::io::write(&wire, &frame(to, tag, &host_message(group, true)?))?;
+    }
+    // The querier processes messages in the order of their arrival, and the supervisor its reports, so rules for the
+    // other groups would exist now.
+    let is_wanted = |rule: &str| rule.contains(&wanted.to_string());
+    let rules =
+        |stats: &RelayStats| [0, 1, 2].map(|rule| stats.text(&format!("/rules/{rule}/rule")).to_owned());
+    let stats = relay.stats_when("there is a rule", |stats| {
+        rules(stats).iter().any(|rule| is_wanted(rule))
+    })?;
+    let rules = rules(&stats);
+    ensure!(
+        is_wanted(&rules[0]) && rules[1].is_empty(),
+        "instead of one rule for {wanted}: {rules:?}"
+    );
+    joined(&row, &wanted.to_string(), true)?;
+    joined(&row, &on_top.to_string(), false)?;
+    joined(&row, &in_vlan.to_string(), false)
+}
+
+/// Returns the Ethernet address to which packets to a multicast group are sent (RFC 1112 section 6.4, RFC 2464 section
+/// 7).
+fn multicast_address(group: IpAddr) -> [u8; 6] {
+    match group {
+        IpAddr::V4(group) => {
+            let [_, b, c, d] = group.octets();
+            [1, 0, 0x5e, b & 0x7f, c, d]
+        }
+        IpAddr::V6(group) => {
+            let [.., a, b, c, d] = group.octets();
+            [0x33, 0x33, a, b, c, d]
+        }
+    }
+}
+
+/// Returns an Ethernet frame with an IP packet. `tag` is its VLAN tag, or empty.
+fn frame(to: [u8; 6], tag: &[u8], packet: &[u8]) -> Vec<u8> {
+    let own = [2, 0, 0, 0, 0, 0x66];
+    let ethertype = match packet[0] >> 4 {
+        4 => [8, 0],
+        _ => [0x86, 0xdd],
+    };
+    [&to[..], &own, tag, &ethertype, packet].concat()
+}
+
+/// Opens a packet socket on an interface of the current network namespace.
+fn packet_socket(interface: &str) -> Result<OwnedFd> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+    let index = rustix::net::netdevice::name_to_index(&socket, interface)?;
+    Ok(sys::packet_socket(index)?)
+}
+
 /// Returns an IP packet with an IGMPv2 or MLDv1 message of a host that joins or leaves a group (RFC 2236 section 2, RFC
 /// 2710 section 3).
 fn host_message(group: IpAddr, joins: bool) -> Result<Vec<u8>> {
@@ -354,11 +434,7 @@ struct Forger {
 
 impl Forger {
     fn new(row: &RelayRow, family: Family) -> Result<Self> {
-        let wire = row.receiver().enter(|| {
-            let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
-            let index = rustix::net::netdevice::name_to_index(&socket, "left")?;
-            Ok(sys::packet_socket(index)?)
-        })?;
+        let wire = row.receiver().enter(|| packet_socket("left"))?;
         let link = row
             .relay(0)
             .enter(|| output(Command::new("ip").args(["-o", "link", "show", "right"])))?;
@@ -380,12 +456,7 @@ impl Forger {
 
     fn send(&self, query: &Query, to: [u8; 6]) -> Result<()> {
         let (packet, _) = query.packet(self.from).context("the families differ")?;
-        let ethertype: [u8; 2] = match self.from {
-            IpAddr::V4(_) => [8, 0],
-            IpAddr::V6(_) => [0x86, 0xdd],
-        };
-        let own = [2, 0, 0, 0, 0, 0x66];
-        rustix::io::write(&self.wire, &[&to[..], &own, &ethertype, &packet].concat())?;
+        rustix::io::write(&self.wire, &frame(to, &[], &packet))?;
         Ok(())
     }
 }
