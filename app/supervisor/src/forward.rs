@@ -14,7 +14,7 @@ use pontoon_worker::messages::ForwardUpdate;
 use crate::listeners::ListenerSet;
 use crate::publish::port_range::PortRange;
 use crate::publish::spec::{Publish, PublishedPorts};
-use crate::publish::{AutoCounts, limited};
+use crate::publish::{AutoCounts, MOST_AUTOS, limited, too_many_autos};
 
 /// Value of `--guest-forward`: `[ADDR:]PORTS[:[TARGET:]PORTS][/tcp|/udp|/both]`. The guest reaches the second PORTS of
 /// the host's address TARGET (default: its loopback address) at the first PORTS of ADDR (default: the gateway). The
@@ -185,6 +185,9 @@ impl Forwards {
         for spec in add {
             match spec.is_auto() {
                 true if autos.contains(spec) => {}
+                true if autos.len() >= MOST_AUTOS => {
+                    return Err(too_many_autos(format_args!("forward {spec}")));
+                }
                 true => autos.push(spec.clone()),
                 false if named.iter().any(|(other, _)| other == spec) => {}
                 false => {

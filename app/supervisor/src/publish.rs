@@ -1,5 +1,6 @@
 //! Published ports: the values of the option `--publish`, and the host sockets that are opened for them.
 
+use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -21,6 +22,17 @@ use default_options::DefaultOptions;
 use port_range::PortRange;
 pub(crate) use ports::{AutoCounts, PortRefusal, PortUndo, Ports, limited};
 pub use spec::Publish;
+
+/// Limit on the values with `auto` of one option: each of them is compared with each listening port once a second.
+pub(crate) const MOST_AUTOS: usize = 64;
+
+/// Returns the error of a value with `auto` beyond the limit; `what` describes the failed change.
+pub(crate) fn too_many_autos(what: impl Display) -> Error {
+    Error::new(format!(
+        "cannot {what}: there are {MOST_AUTOS} values with 'auto', which is the limit"
+    ))
+    .advise("several ranges in one value")
+}
 
 /// Checks that no two values of `--publish` need the same port of the host.
 ///

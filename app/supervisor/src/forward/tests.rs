@@ -103,6 +103,22 @@ fn values_are_changed_together_or_not_at_all() {
 }
 
 #[test]
+fn values_with_auto_beyond_the_limit_are_refused() {
+    let autos: Vec<_> = (1..=65)
+        .map(|port| spec(&format!("{port}-{port},auto")))
+        .collect();
+    let mut all = forwards();
+    all.change(&[], &autos[..64]).unwrap();
+    let refused = all.change(&[], &autos).unwrap_err().to_string();
+    assert!(
+        refused.contains("there are 64 values with 'auto', which is the limit"),
+        "{refused}"
+    );
+    all.change(&autos[..1], &autos[64..]).unwrap();
+    assert_eq!(all.autos().len(), 64);
+}
+
+#[test]
 fn auto_follows_the_hosts_listeners_without_own_ports() {
     let mut all = forwards();
     all.change(&[], &[spec("auto"), spec("7000:7001")]).unwrap();

@@ -18,7 +18,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::port_range::PortRange;
 use super::spec::{Publish, PublishedPorts};
-use super::{ANY, disconnect_last, open_socket, refused};
+use super::{ANY, MOST_AUTOS, disconnect_last, open_socket, refused, too_many_autos};
 use crate::host::ephemeral_ports;
 
 mod auto;
@@ -192,6 +192,11 @@ impl Ports {
             if !spec.is_auto() {
                 self.add_all(spec, interface, &mut draft)?;
             } else if !autos.contains(spec) {
+                if autos.len() >= MOST_AUTOS {
+                    return Err(PortRefusal::Conflict(too_many_autos(format_args!(
+                        "publish {spec}"
+                    ))));
+                }
                 autos.push(spec.clone());
             }
         }
@@ -433,6 +438,17 @@ impl Ports {
     pub(crate) fn iter(&self) -> impl Iterator<Item = Publish> {
         let ports = self.ports.iter().filter(|(_, port)| !port.is_found);
         ports.map(|(key, port)| shown(*key, port))
+    }
+
+    /// Returns true if `port` is published, whose socket is bound to `host` and to no interface.
+    pub(crate) fn has(&self, protocol: Protocol, host: SocketAddr, port: &Publish) -> bool {
+        let key = PublishedKey {
+            protocol,
+            host,
+            interface: None,
+        };
+        let found = self.ports.get(&key).filter(|found| !found.is_found);
+        found.is_some_and(|found| shown(key, found) == *port)
     }
 
     /// Returns each published port in the form of the engine's configuration.

@@ -345,6 +345,24 @@ fn auto_publishes_a_limited_number_of_ports() {
 }
 
 #[test]
+fn values_with_auto_beyond_the_limit_are_refused() {
+    let mut ports = Ports::new(ipv4_only()).permitting_auto(true);
+    let autos: Vec<_> = (1..=65)
+        .map(|port| parse(&format!("{port}-{port},auto")))
+        .collect();
+    ports.change(&[], &autos[..64]).unwrap();
+    let Err(PortRefusal::Conflict(refused)) = ports.change(&[], &autos) else {
+        panic!("accepted");
+    };
+    assert_eq!(
+        refused.to_string(),
+        "cannot publish 65,auto/tcp: there are 64 values with 'auto', which is the limit (try: several ranges in one value)"
+    );
+    ports.change(&autos[..1], &autos[64..]).unwrap();
+    assert_eq!(ports.autos().len(), 64);
+}
+
+#[test]
 fn port_of_another_program_is_skipped_in_both_families() {
     let taken = std::net::TcpListener::bind("127.0.0.1:24001").unwrap();
     let mut ports = Ports::new(AddressPlan::usual(true)).permitting_auto(true);

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::{Rc, Weak};
 use std::time::Instant;
 
 use pontoon_control::http::HttpResponse;
@@ -30,6 +31,8 @@ pub(super) struct SlirpPorts {
     /// Number of ids assigned so far, which is the last id.
     count: u64,
     by_id: BTreeMap<u64, SlirpPort>,
+    /// Ports whose additions the workers have not confirmed yet, while their clients wait for the response.
+    pending: Vec<Weak<Publish>>,
 }
 
 /// A published port that a client has added.
@@ -80,32 +83,31 @@ fn execute(api: &mut Api, request: &Value, now: Instant) -> Result<Answer<Api>, 
 fn add(api: &mut Api, arguments: &Value, now: Instant) -> Result<Answer<Api>, &'static str> {
     let forward = parse(api.ports.plan(), arguments)?;
     forget_removed(api);
-    if api
-        .slirp_ports
-        .by_id
-        .values()
-        .any(|other| other.port == forward.port)
-    {
+    let ports = &mut api.slirp_ports;
+    ports.pending.retain(|pending| pending.strong_count() > 0);
+    let pending: Vec<_> = ports.pending.iter().filter_map(Weak::upgrade).collect();
+    let mut with_ids = ports.by_id.values().map(|other| &other.port);
+    if with_ids.any(|other| *other == forward.port) || pending.iter().any(|other| **other == forward.port) {
         return Ok(Answer::Now(error(format_args!(
             "{ADD_FAILED}: {} is published already",
             forward.port
         ))));
     }
-    let port = forward.port.clone();
-    Ok(change(
-        api,
-        &[],
-        &[port],
-        now,
-        move |api, changed| match changed {
+    let port = Rc::new(forward.port.clone());
+    ports.pending.push(Rc::downgrade(&port));
+    let added = [forward.port.clone()];
+    Ok(change(api, &[], &added, now, move |api, changed| {
+        let ports = &mut api.slirp_ports;
+        drop(port);
+        match changed {
             Ok(_) => {
-                api.slirp_ports.count += 1;
-                api.slirp_ports.by_id.insert(api.slirp_ports.count, forward);
-                reply(&json!({ "return": { "id": api.slirp_ports.count } }))
+                ports.count += 1;
+                ports.by_id.insert(ports.count, forward);
+                reply(&json!({ "return": { "id": ports.count } }))
             }
             Err(why) => error(format_args!("{ADD_FAILED}: {why}")),
-        },
-    ))
+        }
+    }))
 }
 
 fn list(api: &mut Api) -> HttpResponse {
@@ -221,10 +223,12 @@ fn number(value: &Value) -> Option<u64> {
 
 /// Removes the ids of ports that were removed through the control socket.
 fn forget_removed(api: &mut Api) {
-    let ports: Vec<Publish> = api.ports.iter().collect();
-    api.slirp_ports
+    let Api {
+        slirp_ports, ports, ..
+    } = api;
+    slirp_ports
         .by_id
-        .retain(|_, forward| ports.contains(&forward.port));
+        .retain(|_, forward| ports.has(forward.protocol, forward.host, &forward.port));
 }
 
 fn reply(value: &Value) -> HttpResponse {

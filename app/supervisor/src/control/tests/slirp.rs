@@ -308,3 +308,26 @@ fn changes_that_are_not_confirmed_are_errors() {
     slirp.0.updates.clear();
     assert_eq!(slirp.ask(&request), r#"{"return":{"id":1}}"#);
 }
+
+/// Two clients that add the same port at the same time do not both receive an id for it.
+#[test]
+fn port_that_another_client_is_adding_is_an_error() {
+    let mut slirp = Slirp::new();
+    let port = free();
+    let arguments =
+        format!(r#""proto": "udp", "host_addr": "127.0.0.1", "host_port": {port}, "guest_port": 80"#);
+    let request = format!(r#"{{"execute": "add_hostfwd", "arguments": {{{arguments}}}}}"#);
+    let clients: Vec<_> = (0..3).map(|_| slirp.0.client()).collect();
+    for client in &clients {
+        send(client, &request);
+    }
+    slirp.0.serve();
+    slirp.0.confirm(1);
+    let published = format!("127.0.0.1:{port}:80/udp is published already");
+    let answers: Vec<_> = clients.iter().map(|client| received(client).0).collect();
+    let refused = error(&format!("add_hostfwd: slirp_add_hostfwd failed: {published}"));
+    assert_eq!(
+        answers,
+        [r#"{"return":{"id":1}}"#.to_owned(), refused.clone(), refused]
+    );
+}
