@@ -148,7 +148,10 @@ fn execute(program: &str, words: &[OsString]) -> ExitCode {
         Ok(ExitCode::SUCCESS) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("{program}: {}", usage::one_line(&error));
+            eprintln!(
+                "{program}: {}",
+                usage::one_line(&error, &format!("{program} --help"))
+            );
             ExitCode::FAILURE
         }
     }

@@ -20,14 +20,19 @@ pub(crate) fn explain(error: &clap::Error) -> ExitCode {
             STATUS.into()
         }
         _ => {
-            eprintln!("error: {}", one_line(error));
+            let verb = std::env::args()
+                .nth(1)
+                .filter(|verb| ["ctl", "relay", "top", "vm"].contains(&verb.as_str()));
+            let help = format!("pontoon {} --help", verb.as_deref().unwrap_or("run"));
+            eprintln!("error: {}", one_line(error, &help));
             STATUS.into()
         }
     }
 }
 
-/// Returns a usage error in one line, with advice: clap's text up to the first empty line, and its tip.
-pub(crate) fn one_line(error: &clap::Error) -> String {
+/// Returns a usage error in one line: clap's text up to the first empty line, with its tip, or with `help`, the command that
+/// prints the help, as advice.
+pub(crate) fn one_line(error: &clap::Error, help: &str) -> String {
     let text = error.to_string();
     let what: Vec<_> = text
         .trim_start_matches("error: ")
@@ -44,9 +49,5 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
         Some(ContextValue::Strings(several)) => several.first().map(String::as_str),
         _ => None,
     };
-    let verb = std::env::args()
-        .nth(1)
-        .filter(|verb| ["ctl", "relay", "top", "vm"].contains(&verb.as_str()));
-    let help = format!("pontoon {} --help", verb.as_deref().unwrap_or("run"));
-    format!("{what} (try: {})", suggested.unwrap_or(&help))
+    format!("{what} (try: {})", suggested.unwrap_or(help))
 }

@@ -1,5 +1,7 @@
 use super::*;
 
+const HELP: &str = "pontoon run --help";
+
 fn parse(words: &[&str]) -> RunArgs {
     let words = ["pontoon", "run"].iter().chain(words);
     match Cli::try_parse_from(words).unwrap().verb {
@@ -13,13 +15,13 @@ fn parse_vm(words: &[&str]) -> Result<VmArgs, String> {
     match Cli::try_parse_from(words).map(|cli| cli.verb) {
         Ok(Verb::Vm(vm)) => Ok(*vm),
         Ok(other) => panic!("{other:?}"),
-        Err(error) => Err(crate::usage::one_line(&error)),
+        Err(error) => Err(crate::usage::one_line(&error, HELP)),
     }
 }
 
 fn refused(words: &[&str]) -> String {
     let words = ["pontoon", "run"].iter().chain(words);
-    crate::usage::one_line(&Cli::try_parse_from(words).unwrap_err())
+    crate::usage::one_line(&Cli::try_parse_from(words).unwrap_err(), HELP)
 }
 
 #[test]
@@ -178,7 +180,7 @@ fn invalid_relay_rule_is_reported_with_the_reason() {
         other => panic!("{other:?}"),
     }
     let wrong = Cli::try_parse_from(["pontoon", "relay", "--rule", "eth0 239.1.1.1:0 -> eth1 *:*"]);
-    let line = crate::usage::one_line(&wrong.unwrap_err());
+    let line = crate::usage::one_line(&wrong.unwrap_err(), HELP);
     assert!(
         line.starts_with(
             "invalid value 'eth0 239.1.1.1:0 -> eth1 *:*' for '--rule <RULE>': invalid port '0' (1 to 65535, or *)"
