@@ -291,6 +291,9 @@ pub(crate) struct NetworkArgs {
     /// Listen for `pontoon ctl` on a Unix socket
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
+    /// Listen for `pontoon ctl` on a Unix socket whose clients may inspect and change nothing
+    #[arg(long, hide_short_help = true, value_name = "PATH")]
+    pub(crate) control_read: Option<PathBuf>,
     #[arg(
         long,
         value_name = "FILE",

@@ -119,6 +119,7 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
         ready_fd: arguments.report.ready_fd,
         exit_fd: arguments.exit_fd,
         control: arguments.control,
+        control_read: arguments.control_read,
         slirp_api: arguments.slirp_api,
         pcap: arguments.pcap,
         metrics: arguments.metrics.map(|at| Metrics {

@@ -10,6 +10,7 @@ use rustix::net::Shutdown;
 
 use crate::hosts::Hosts;
 use crate::http::{self, HttpRequest, HttpResponse, Parsed};
+use crate::role::Role;
 use crate::server::{
     self, Answer, ExchangeHandler, Protocol, ResponsePoll, Route, StreamSource, StreamState,
 };
@@ -183,7 +184,7 @@ impl<S> Connection<S> {
         // A client that does not read its responses gets no further responses.
         if self.unsent.is_empty() && !self.closing && self.waiting.is_none() && self.stream.is_none() {
             match protocol {
-                Protocol::Http { routes, hosts } => self.look(routes, hosts, service, now),
+                Protocol::Http { routes, role, hosts } => self.look((routes, *role), hosts, service, now),
                 Protocol::Exchange(handler) => self.exchange(*handler, service, now),
             }
             self.send(now);
@@ -191,7 +192,7 @@ impl<S> Connection<S> {
     }
 
     /// Parses the request at the front of the receive buffer and responds to it.
-    fn look(&mut self, routes: &[Route<S>], hosts: &Hosts, service: &mut S, now: Instant) {
+    fn look(&mut self, permitted: (&[Route<S>], Role), hosts: &Hosts, service: &mut S, now: Instant) {
         self.more = false;
         match http::parse(&self.received) {
             Parsed::Partial { expects_continue } => {
@@ -205,7 +206,7 @@ impl<S> Connection<S> {
                 self.more = !self.received.is_empty();
                 self.continued = false;
                 if hosts.admit(request.host.as_deref()) {
-                    self.take(&request, routes, service, now);
+                    self.take(&request, permitted, service, now);
                 } else {
                     let manner = ResponseMode::of(&request);
                     self.answer(&HttpResponse::problem(421, OTHER_HOST), manner, now);
@@ -235,9 +236,15 @@ impl<S> Connection<S> {
         }
     }
 
-    fn take(&mut self, request: &HttpRequest, routes: &[Route<S>], service: &mut S, now: Instant) {
+    fn take(
+        &mut self,
+        request: &HttpRequest,
+        (routes, role): (&[Route<S>], Role),
+        service: &mut S,
+        now: Instant,
+    ) {
         let manner = ResponseMode::of(request);
-        let answer = server::dispatch(routes, service, request, now);
+        let answer = server::dispatch(routes, role, service, request, now);
         self.take_answer(answer, manner, now);
         // The first part of a stream follows its head at once.
         self.continue_stream(service, now);

@@ -247,6 +247,7 @@ fn phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
         400 => "Bad Request",
+        403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
         409 => "Conflict",
@@ -269,11 +270,12 @@ mod tests {
 
     #[test]
     fn reason_phrases_are_those_of_rfc_9110_and_6585() {
-        let phrases = [400, 421, 431].map(phrase);
+        let phrases = [400, 403, 421, 431].map(phrase);
         assert_eq!(
             phrases,
             [
                 "Bad Request",
+                "Forbidden",
                 "Misdirected Request",
                 "Request Header Fields Too Large"
             ]

@@ -19,10 +19,12 @@ pub mod http;
 pub mod listener;
 pub mod metrics_text;
 pub mod reply;
+pub mod role;
 pub mod server;
 
 use hosts::Hosts;
 use listener::Listener;
+use role::Role;
 use server::{ExchangeHandler, Protocol, Route, Server};
 
 /// Options of the metrics endpoint, which is served over TCP.
@@ -47,21 +49,31 @@ pub fn open<S>(
 ) -> Result<Vec<Server<S>>, Error> {
     let mut servers = Vec::new();
     if let Some(path) = path {
-        let hosts = Hosts::Any;
-        servers.push(Server::new(
-            Listener::open(path)?,
-            Protocol::Http { routes, hosts },
-        ));
+        servers.push(open_role(path, Role::Operate, routes)?);
     }
     if let Some(metrics) = metrics {
         let hosts = Hosts::Named(metrics.hosts.clone());
         let protocol = Protocol::Http {
             routes: metrics_routes,
+            role: Role::Read,
             hosts,
         };
         servers.push(Server::new(Listener::tcp(metrics.at)?, protocol));
     }
     Ok(servers)
+}
+
+/// Opens a server of those of `routes` that `role` permits, on a Unix socket at `path`, to which only this user may connect.
+///
+/// # Errors
+/// The path is in use, or the socket cannot be created.
+pub fn open_role<S>(path: &Path, role: Role, routes: &'static [Route<S>]) -> Result<Server<S>, Error> {
+    let protocol = Protocol::Http {
+        routes,
+        role,
+        hosts: Hosts::Any,
+    };
+    Ok(Server::new(Listener::open(path)?, protocol))
 }
 
 /// Opens a server on a Unix socket at `path`, to which only this user may connect. `handler` handles one request of

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use pontoon_process::error::{Error, reason};
-use pontoon_process::pid_namespace::PidNamespace;
+use pontoon_process::guest_namespaces::GuestNamespaces;
 use pontoon_process::socket_file::SocketFile;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, fchmod};
@@ -20,8 +20,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, listen, s
 pub struct Listener {
     socket: OwnedFd,
     place: ListenAddress,
-    /// PID namespace of the guest, whose processes are refused as clients.
-    refused: Option<Rc<PidNamespace>>,
+    /// Namespaces of the guest, whose processes are refused as clients.
+    refused: Option<Rc<GuestNamespaces>>,
     /// True if a refused client has been logged.
     warned: bool,
 }
@@ -94,12 +94,12 @@ impl Listener {
         SocketAddr::try_from(address).ok().map(|address| address.port())
     }
 
-    /// Refuses clients in the PID namespace `guest` from now on.
-    pub fn refuse(&mut self, guest: Option<Rc<PidNamespace>>) {
+    /// Refuses clients in the namespaces `guest` from now on.
+    pub fn refuse(&mut self, guest: Option<Rc<GuestNamespaces>>) {
         self.refused = guest;
     }
 
-    /// Returns true if `client` may send requests. A client whose namespace cannot be inspected is refused, because it may
+    /// Returns true if `client` may send requests. A client whose namespaces cannot be inspected is refused, because it may
     /// be a process of the guest.
     pub(crate) fn admits(&mut self, client: impl AsFd) -> bool {
         let Some(guest) = &self.refused else {

@@ -9,6 +9,7 @@ use crate::connection::Connection;
 use crate::hosts::Hosts;
 use crate::http::{HttpRequest, HttpResponse};
 use crate::listener::Listener;
+use crate::role::Role;
 use crate::{ACCEPT_RETRY, CLIENTS, EXCHANGE_GRACE, REFUSALS};
 
 /// Server whose handlers act on a service `S`. The server never blocks.
@@ -24,9 +25,10 @@ pub struct Server<S: 'static> {
 
 /// Protocol of a server's clients.
 pub(crate) enum Protocol<S: 'static> {
-    /// HTTP requests whose `Host` header names one of `hosts`.
+    /// HTTP requests that `role` permits, whose `Host` header names one of `hosts`.
     Http {
         routes: &'static [Route<S>],
+        role: Role,
         hosts: Hosts,
     },
     /// One request and one response, without framing, after which the connection is closed.
@@ -187,11 +189,21 @@ impl<S> Protocol<S> {
     }
 }
 
-/// Passes a request to its route. The response is 404 for an unknown path, and 405 for an unsupported method.
-pub fn dispatch<S>(routes: &[Route<S>], service: &mut S, request: &HttpRequest, now: Instant) -> Answer<S> {
+/// Passes a request to its route. The response is 404 for an unknown path, 405 for an unsupported method, and 403 for a
+/// request that `role` does not permit.
+pub fn dispatch<S>(
+    routes: &[Route<S>],
+    role: Role,
+    service: &mut S,
+    request: &HttpRequest,
+    now: Instant,
+) -> Answer<S> {
     let here = || routes.iter().filter(|route| route.is_for(&request.path));
     if let Some(route) = here().find(|route| route.method == request.method) {
-        return (route.act)(service, request, now);
+        return match role.permits(route.method) {
+            true => (route.act)(service, request, now),
+            false => Answer::Now(role.refusal()),
+        };
     }
     let methods: Vec<_> = here().map(|route| route.method).collect();
     Answer::Now(if methods.is_empty() {

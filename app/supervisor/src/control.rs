@@ -17,9 +17,10 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use pontoon_control::Metrics;
+use pontoon_control::role::Role;
 use pontoon_control::server::Server;
 use pontoon_process::error::Error;
-use pontoon_process::pid_namespace::PidNamespace;
+use pontoon_process::guest_namespaces::GuestNamespaces;
 use pontoon_worker::Update;
 use pontoon_worker::messages::Report;
 use rustix::event::PollFd;
@@ -70,6 +71,16 @@ impl Control {
         Ok(Self { servers, api })
     }
 
+    /// Listens on another Unix socket, at `path`, to which only this user may connect, for requests that `role` permits.
+    ///
+    /// # Errors
+    /// The path is in use, or the socket cannot be created.
+    pub(crate) fn open_role(&mut self, path: &Path, role: Role) -> Result<(), Error> {
+        self.servers
+            .push(pontoon_control::open_role(path, role, api::ROUTES)?);
+        Ok(())
+    }
+
     /// Listens on a Unix socket at `path`, to which only this user may connect, for requests in the protocol of slirp4netns.
     ///
     /// # Errors
@@ -86,9 +97,9 @@ impl Control {
         listeners.any(|listener| listener.is_file())
     }
 
-    /// Refuses clients of socket files that are in the PID namespace `guest`, because the guest's processes may have the same
+    /// Refuses clients of socket files that are in the namespaces `guest`, because the guest's processes may have the same
     /// user and files as this process.
-    pub(crate) fn refuse(&mut self, guest: Option<PidNamespace>) {
+    pub(crate) fn refuse(&mut self, guest: Option<GuestNamespaces>) {
         let guest = guest.map(Rc::new);
         let listeners = self.servers.iter_mut().map(Server::listener);
         for listener in listeners.filter(|listener| listener.is_file()) {

@@ -18,6 +18,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use ipnet::IpNet;
+use pontoon_control::role::Role;
 use pontoon_engine::Config;
 use pontoon_engine::address_plan::AddressPlan;
 use pontoon_process::child::stdio;
@@ -227,7 +228,11 @@ fn open_control(
     set_log_level: fn(LevelFilter),
 ) -> Result<Option<Control>, Error> {
     let needs_scan = ports.needs_scan() || forwards.needs_scan();
-    let is_served = options.control.is_some() || options.metrics.is_some() || options.slirp_api.is_some();
+    let roles = [(&options.control_read, Role::Read)];
+    let is_served = options.control.is_some()
+        || options.metrics.is_some()
+        || options.slirp_api.is_some()
+        || roles.iter().any(|(path, _)| path.is_some());
     if !is_served && !needs_scan && options.pcap.is_none() {
         return Ok(None);
     }
@@ -239,6 +244,11 @@ fn open_control(
         set_log_level,
     };
     let mut control = Control::open(options.control.as_deref(), options.metrics.as_ref(), served)?;
+    for (path, role) in roles {
+        if let Some(path) = path {
+            control.open_role(path, role)?;
+        }
+    }
     if let Some(path) = &options.slirp_api {
         control.open_slirp_api(path)?;
     }
@@ -329,7 +339,7 @@ fn refuse_guest(control: Option<&mut Control>, guest: &GuestKind) -> Result<(), 
     if let Some(control) = control
         && control.has_file()
     {
-        control.refuse(guest.pid_namespace()?);
+        control.refuse(guest.namespaces()?);
     }
     Ok(())
 }

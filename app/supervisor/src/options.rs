@@ -85,6 +85,8 @@ pub struct GuestOptions {
     pub exit_fd: Option<RawFd>,
     /// Path of the control socket.
     pub control: Option<PathBuf>,
+    /// Path of a control socket that permits no changes.
+    pub control_read: Option<PathBuf>,
     /// Path of a socket for requests in the protocol of slirp4netns.
     pub slirp_api: Option<PathBuf>,
     /// Capture that begins before the guest sends a frame.

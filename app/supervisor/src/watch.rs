@@ -6,8 +6,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use pontoon_process::error::{Context as _, Error};
+use pontoon_process::guest_namespaces::GuestNamespaces;
 use pontoon_process::log::output;
-use pontoon_process::pid_namespace::PidNamespace;
 use pontoon_process::signals::{Sender, Signal, Signals};
 use pontoon_worker::Update;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -272,17 +272,17 @@ impl GuestKind {
         }
     }
 
-    /// Returns the PID namespace of the guest's processes, if it is not the supervisor's own.
+    /// Returns the namespaces of the guest's processes; `None` for a virtual machine, which has none on this host.
     ///
     /// # Errors
-    /// The namespace cannot be opened.
-    pub(crate) fn pid_namespace(&self) -> Result<Option<PidNamespace>, Error> {
-        let namespace = match self {
-            Self::Command(guest) => PidNamespace::of(guest.pid()),
-            Self::Attached(attached) => attached.pid().map_or(Ok(None), PidNamespace::of),
-            Self::Machine => Ok(None),
+    /// A namespace cannot be opened.
+    pub(crate) fn namespaces(&self) -> Result<Option<GuestNamespaces>, Error> {
+        let namespaces = match self {
+            Self::Command(guest) => GuestNamespaces::of(guest.pid()),
+            Self::Attached(attached) => attached.namespaces(),
+            Self::Machine => return Ok(None),
         };
-        namespace.context("cannot open the guest's PID namespace")
+        namespaces.map(Some).context("cannot open the guest's namespaces")
     }
 
     /// Returns the exit status of the guest, if it has ended.

@@ -10,9 +10,11 @@ pub(crate) mod tcp_load;
 pub(crate) mod udp;
 
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::pattern::Pattern;
 use crate::server;
@@ -37,6 +39,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         #[cfg(target_arch = "x86_64")]
         ["filter", "32"] => print_line(&filter::command_of_32_bits()?),
         ["flood", rest @ ..] => flood::command(rest),
+        ["exchange", socket, request] => print_line(&exchange(socket, request)?),
         _ => bail!("unknown guest command {}", words.join(" ")),
     }
 }
@@ -55,6 +58,20 @@ fn serve(listeners: &[&str]) -> Result<()> {
     loop {
         std::thread::park();
     }
+}
+
+/// Sends a request to a Unix socket, and returns the response, which is not empty.
+fn exchange(socket: &str, request: &str) -> Result<String> {
+    let mut socket = UnixStream::connect(socket)?;
+    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    socket.write_all(request.as_bytes())?;
+    socket.shutdown(Shutdown::Write)?;
+    let response = rest(socket)?;
+    ensure!(
+        !response.is_empty(),
+        "the connection was closed without a response"
+    );
+    Ok(response)
 }
 
 /// Prints a line to standard output and flushes it.

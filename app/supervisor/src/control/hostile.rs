@@ -8,6 +8,7 @@ use std::time::Instant;
 use httparse::Status;
 use pontoon_control::http::{self, HttpRequest, HttpResponse, Parsed};
 use pontoon_control::reply::{self, Problem};
+use pontoon_control::role::Role;
 use pontoon_control::server::{self, Answer};
 use pontoon_engine::address_plan::AddressPlan;
 use pontoon_engine::egress::Action;
@@ -231,7 +232,7 @@ fn parse_twice<T: Debug + PartialEq>(
 /// Handles a request; the engine replies to its queries with `report`, or with empty reports.
 fn ask(api: &mut Api, request: &HttpRequest, report: &Report) -> HttpResponse {
     let now = Instant::now();
-    let mut look = match server::dispatch(api::ROUTES, api, request, now) {
+    let mut look = match server::dispatch(api::ROUTES, Role::Operate, api, request, now) {
         Answer::Now(response) => return response,
         Answer::Later(look) => look,
         Answer::Stream(mut source) => {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use pontoon_process::child::spawn::{self, Child};
 use pontoon_process::error::{Context as _, Error, reason};
+use pontoon_process::guest_namespaces::GuestNamespaces;
 use pontoon_sys::seqpacket;
 use rustix::fs::inotify;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpable_behavior};
@@ -99,10 +100,12 @@ impl Attached {
         })
     }
 
-    /// Returns the process whose namespace it is, if the path names one.
-    #[must_use]
-    pub(crate) fn pid(&self) -> Option<Pid> {
-        self.pid
+    /// Returns the namespaces of the guest.
+    ///
+    /// # Errors
+    /// A namespace cannot be opened.
+    pub(crate) fn namespaces(&self) -> io::Result<GuestNamespaces> {
+        GuestNamespaces::new(self.namespace.try_clone()?, self.pid)
     }
 
     /// Opens the tap in the namespace, through a child that enters it. The child exits while the caller continues; [`Self::reap`]

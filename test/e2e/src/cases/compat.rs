@@ -1,7 +1,6 @@
 //! Cases about the command lines of other programs: `slirp4netns` as RootlessKit, Podman and User Mode Linux use it.
 
-use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -43,7 +42,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// A shell on the host of a case, which runs as the user that starts the program and creates network namespaces.
-struct Shell {
+pub(super) struct Shell {
     shell: RunningProgram,
     /// Options of unshare(1) for a new namespace of this user.
     unshare: &'static str,
@@ -52,7 +51,7 @@ struct Shell {
 }
 
 impl Shell {
-    fn start(context: &Context) -> Result<Self> {
+    pub(super) fn start(context: &Context) -> Result<Self> {
         tmpfs(Path::new(DIRECTORY))?;
         let program = &context.program;
         let binary = program
@@ -86,15 +85,20 @@ impl Shell {
     }
 
     /// Runs a line that prints one line.
-    fn ask(&mut self, line: &str) -> Result<String> {
+    pub(super) fn ask(&mut self, line: &str) -> Result<String> {
         self.shell.ask(line)
     }
 
     /// Runs a line that prints nothing.
-    fn run(&mut self, line: &str) -> Result<()> {
+    pub(super) fn run(&mut self, line: &str) -> Result<()> {
         let status = self.ask(&format!("{line}; echo $?"))?;
         ensure!(status == "0", "{line}: exit status {status}");
         Ok(())
+    }
+
+    /// Sends a request to the API socket as a process of the user, and returns the response.
+    fn api(&mut self, request: &str) -> Result<String> {
+        self.ask(&format!("$E2E guest exchange /mnt/api '{request}'"))
     }
 
     /// Starts a process that keeps a new network namespace; `$holder` is its process id.
@@ -169,7 +173,7 @@ fn existing_tap(context: &Context) -> Result<()> {
         "coproc nsenter {nsenter} --net --target $holder $E2E guest serve tcp:0.0.0.0:80; read -r -u ${{COPROC[0]}}"
     ))?;
     let add = r#"{"execute":"add_hostfwd","arguments":{"proto":"tcp","host_port":8080,"guest_addr":"10.0.2.100","guest_port":80}}"#;
-    expect(&api(add)?, r#"{"return":{"id":1}}"#)?;
+    expect(&shell.api(add)?, r#"{"return":{"id":1}}"#)?;
     let published = SocketAddr::new(network.host_address(Family::V4), 8080);
     let peer = network.server().enter(|| tcp::command(published, &["peer"]))?;
     ensure!(
@@ -309,17 +313,6 @@ fn new_tap(context: &Context) -> Result<()> {
     shell.finish()
 }
 
-/// Sends a request to the API socket, and returns the response.
-fn api(request: &str) -> Result<String> {
-    let mut socket = UnixStream::connect("/mnt/api")?;
-    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
-    socket.write_all(request.as_bytes())?;
-    socket.shutdown(Shutdown::Write)?;
-    let mut text = String::new();
-    socket.read_to_string(&mut text)?;
-    Ok(text)
-}
-
 /// Tests ports of TCP and UDP, IPv4 and IPv6, which clients can use as soon as the response has arrived.
 fn api_socket(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
@@ -332,10 +325,10 @@ fn api_socket(context: &Context) -> Result<()> {
          read -r -u ${{COPROC[0]}}"
     ))?;
     let add = |proto: &str, host: &str, guest: u16| {
-        api(&format!(
+        format!(
             r#"{{"execute":"add_hostfwd","arguments":{{"proto":"{proto}","host_addr":"{host}","host_port":{},"guest_port":{guest}}}}}"#,
             8000 + guest
-        ))
+        )
     };
     let rows = [
         ("tcp", "0.0.0.0", 80, Family::V4),
@@ -345,7 +338,7 @@ fn api_socket(context: &Context) -> Result<()> {
     ];
     for ((proto, host, guest, family), id) in rows.into_iter().zip(1..) {
         expect(
-            &add(proto, host, guest)?,
+            &shell.api(&add(proto, host, guest))?,
             &format!(r#"{{"return":{{"id":{id}}}}}"#),
         )?;
         let published = SocketAddr::new(network.host_address(family), 8000 + guest);
@@ -360,7 +353,7 @@ fn api_socket(context: &Context) -> Result<()> {
             expect(&tcp::command(local, &["connects", "1"])?, "ok")?;
         }
     }
-    let list = api(r#"{"execute":"list_hostfwd"}"#)?;
+    let list = shell.api(r#"{"execute":"list_hostfwd"}"#)?;
     for part in [
         r#""guest_addr":"10.0.2.100","guest_port":80,"host_addr":"0.0.0.0","host_port":8080,"id":1,"proto":"tcp""#,
         r#""guest_addr":"fd00::100","guest_port":54,"host_addr":"::","host_port":8054,"id":4,"proto":"udp""#,
@@ -369,9 +362,9 @@ fn api_socket(context: &Context) -> Result<()> {
     }
     for id in 1..=4 {
         let request = format!(r#"{{"execute":"remove_hostfwd","arguments":{{"id":{id}}}}}"#);
-        expect(&api(&request)?, r#"{"return":{}}"#)?;
+        expect(&shell.api(&request)?, r#"{"return":{}}"#)?;
     }
-    expect(&api(r#"{"execute":"list_hostfwd"}"#)?, r#"{"entries":[]}"#)?;
+    expect(&shell.api(r#"{"execute":"list_hostfwd"}"#)?, r#"{"entries":[]}"#)?;
     let closed = SocketAddr::new(network.host_address(Family::V4), 8080);
     let refused = network
         .server()
@@ -383,7 +376,7 @@ fn api_socket(context: &Context) -> Result<()> {
         .map(|_| UnixStream::connect("/mnt/api"))
         .collect::<Result<_, _>>()?;
     expect(
-        &api(r#"{"execute":"bad"}"#)?,
+        &shell.api(r#"{"execute":"bad"}"#)?,
         r#"{"error":{"desc":"bad request: unknown execute"}}"#,
     )?;
     drop(slow);
@@ -419,10 +412,10 @@ fn killed(context: &Context) -> Result<()> {
     for _ in 0..2 {
         // The second instance replaces the socket file of the first.
         shell.slirp("-a /mnt/api $holder tap0")?;
-        expect(&api(r#"{"execute":"list_hostfwd"}"#)?, r#"{"entries":[]}"#)?;
+        expect(&shell.api(r#"{"execute":"list_hostfwd"}"#)?, r#"{"entries":[]}"#)?;
         let request =
             r#"{"execute":"add_hostfwd","arguments":{"proto":"tcp","host_port":8080,"guest_port":80}}"#;
-        expect(&api(request)?, r#"{"return":{"id":1}}"#)?;
+        expect(&shell.api(request)?, r#"{"return":{"id":1}}"#)?;
         shell.end("KILL")?;
         process::wait_until(
             "no process of the program is left",

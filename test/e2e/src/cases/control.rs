@@ -1,5 +1,6 @@
 //! Cases about the control socket of `pontoon run`.
 
+mod authority;
 mod capture;
 mod publish;
 mod stuck;
@@ -42,6 +43,7 @@ pub(super) fn cases() -> Vec<Case> {
     .chain(capture::cases())
     .chain(top::cases())
     .chain(stuck::cases())
+    .chain(authority::cases())
     .map(Case::pontoon_only)
     .collect()
 }

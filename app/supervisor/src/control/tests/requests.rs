@@ -1,6 +1,7 @@
 //! Tests of valid and invalid HTTP requests.
 
 use pontoon_control::http::{BODY, CONTINUE};
+use pontoon_control::server::Route;
 
 use super::*;
 use crate::control::api::DOCUMENT;
@@ -152,4 +153,38 @@ fn oversized_body_gets_status_413_and_is_discarded_up_to_a_limit() {
         fixture.serve();
     }
     assert!((16 << 20..17 << 20).contains(&sent), "{sent}");
+}
+
+/// Tests each route, so that a role permits no request by mistake that is added later.
+#[test]
+fn clients_of_the_socket_for_reading_change_nothing() {
+    let mut fixture = Fixture::new(1);
+    let path = fixture.path.with_file_name("read");
+    fixture.control.open_role(&path, Role::Read).unwrap();
+    for route in crate::control::api::ROUTES {
+        let client = UnixStream::connect(&path).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let Route { method, path, .. } = route;
+        send(
+            &client,
+            &format!("{method} {path} HTTP/1.1\r\nContent-Length: 2\r\n\r\n{{}}"),
+        );
+        fixture.serve();
+        let (answer, _) = received(&client);
+        match *method {
+            "GET" => assert_ne!(status(&answer), "403", "{path}: {answer}"),
+            _ => {
+                assert_eq!(status(&answer), "403", "{method} {path}: {answer}");
+                let why = "this socket permits no changes (try: the socket of --control)";
+                assert!(answer.ends_with(&format!("{{\"error\":\"{why}\"}}")), "{answer}");
+            }
+        }
+    }
+    let changes = |update: &Update| !matches!(update, Update::Flows(_));
+    assert!(!fixture.updates.iter().any(changes), "{:?}", fixture.updates);
+    // The clients of the other socket have the same state.
+    let client = fixture.client();
+    send(&client, CHANGE);
+    fixture.serve();
+    assert!(fixture.updates.iter().any(changes), "{:?}", fixture.updates);
 }
