@@ -23,6 +23,7 @@ use pontoon_wire::Mac;
 use pontoon_worker::{MachineProtocol, Pacing};
 
 use crate::values;
+pub(crate) use ctl::{FlowsCommand, PolicyCommand};
 
 /// User-mode networking for namespaces, microVMs and unikernels.
 #[derive(Debug, Parser)]
@@ -375,12 +376,15 @@ pub(crate) enum CtlCommand {
     /// Show counters since the start, and current flows and memory
     Stats,
     /// Show the egress rules and the number of matches of each
+    #[command(args_conflicts_with_subcommands = true)]
     Policy {
         /// Replace the rules by those of this TOML file
         #[arg(long, value_name = "FILE")]
         load: Option<PathBuf>,
+        #[command(subcommand)]
+        command: Option<PolicyCommand>,
     },
-    /// List flows: TCP connections, UDP endpoints, echo ids
+    /// List flows, or end them: TCP connections, UDP endpoints, echo ids
     Flows(FlowArgs),
     /// Add, remove and list published ports
     #[command(subcommand)]
@@ -403,7 +407,10 @@ pub(crate) enum CtlCommand {
 }
 
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct FlowArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<FlowsCommand>,
     #[arg(
         long,
         value_name = "TO",
@@ -613,5 +620,6 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+mod ctl;
 #[cfg(test)]
 mod tests;

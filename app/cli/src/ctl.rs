@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod flows;
+mod policy;
 mod relay;
 
 use std::io::{self, ErrorKind, Write};
@@ -9,13 +10,13 @@ use std::path::{self, Path};
 
 use anyhow::{Context as _, Result, anyhow};
 use pontoon_control::reply;
-use pontoon_engine::egress::{Action, EgressRule};
+use pontoon_engine::egress::{Action, EgressRule, RefusedFlows};
 use pontoon_supervisor::capture::Capture;
-use pontoon_supervisor::policy::{self, Lists};
+use pontoon_supervisor::policy::Lists;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::args::{CaptureCommand, CtlArgs, CtlCommand, GuestForwardCommand, PublishCommand};
+use crate::args::{CaptureCommand, CtlArgs, CtlCommand, GuestForwardCommand, PolicyCommand, PublishCommand};
 use client::{Client, ConnectError};
 
 pub(crate) fn ctl(arguments: &CtlArgs) -> Result<()> {
@@ -63,10 +64,17 @@ fn answer(arguments: &CtlArgs, mut output: &mut impl Write) -> Result<()> {
             let stats: reply::EngineStats = client.get("/v1/stats")?;
             print(&mut output, arguments.json, &stats, write_stats)?;
         }
-        CtlCommand::Policy { load } => {
-            let policy: reply::Policy = match load {
-                Some(file) => client.put("/v1/policy", &lists(file)?)?,
-                None => client.get("/v1/policy")?,
+        CtlCommand::Policy { load, command } => {
+            let policy: reply::Policy = match (command, load) {
+                (Some(PolicyCommand::Replace { file, keep_flows }), _) => {
+                    let refused = match keep_flows {
+                        true => RefusedFlows::Keep,
+                        false => RefusedFlows::Reset,
+                    };
+                    policy::replace(&client, file, refused)?
+                }
+                (None, Some(file)) => client.put("/v1/policy", &lists(file)?)?,
+                (None, None) => client.get("/v1/policy")?,
             };
             print(&mut output, arguments.json, &policy, write_policy)?;
         }
@@ -217,7 +225,7 @@ fn write_capture(capture: &reply::Capture, to: &mut dyn Write) -> io::Result<()>
 
 /// Returns the rules of a policy file, which are checked before the request is sent.
 fn lists(file: &Path) -> Result<Lists> {
-    let rules = policy::read(file).map_err(|error| anyhow!("{error}"))?;
+    let rules = pontoon_supervisor::policy::read(file).map_err(|error| anyhow!("{error}"))?;
     let of = |action| {
         let rules = rules
             .iter()

@@ -267,6 +267,15 @@ pub(crate) fn delay(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses the id of a flow.
+pub(crate) fn flow_id(text: &str) -> Result<String, String> {
+    let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match is_hex && (1..=16).contains(&text.len()) {
+        true => Ok(text.to_owned()),
+        false => Err("not the id of a flow, as 'pontoon ctl flows' shows it".into()),
+    }
+}
+
 pub(crate) fn level(text: &str) -> Result<Level, String> {
     let mut all = Level::ALL.into_iter();
     all.find(|level| level.to_string() == text)

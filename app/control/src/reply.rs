@@ -89,6 +89,13 @@ pub struct Flows {
     pub flows: Vec<Flow>,
 }
 
+/// Body of the responses to `DELETE /v1/flows/{id}` and `POST /v1/flows/kill`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowsEnded {
+    /// Number of flows that were ended.
+    pub ended: u64,
+}
+
 /// Current flow: a TCP connection, a UDP endpoint of the guest, or an ICMP echo identifier of the guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {

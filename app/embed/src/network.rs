@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::thread::{self, JoinHandle};
 
-use pontoon_engine::egress::EgressRule;
+use pontoon_engine::egress::{EgressRule, RefusedFlows};
 use pontoon_link::vhost_user;
 use pontoon_sys::seqpacket;
 use pontoon_vhost_user::{ActivateError, QueueConfig};
@@ -164,7 +164,11 @@ impl Network {
     pub fn set_rules(&mut self, rules: Vec<EgressRule>) -> io::Result<()> {
         let count = rules.len();
         let generation = self.generation + 1;
-        self.send(&Update::Rules(RulesUpdate { generation, rules }))?;
+        self.send(&Update::Rules(RulesUpdate {
+            generation,
+            rules,
+            refused: RefusedFlows::Reset,
+        }))?;
         self.generation = generation;
         self.rules = count;
         Ok(())

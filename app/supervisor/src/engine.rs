@@ -257,6 +257,8 @@ impl Engine {
             Update::OwnedPart(_)
             | Update::Confirm(_)
             | Update::Flows(_)
+            // The flows end with the engine.
+            | Update::EndFlows(_)
             | Update::Capture(CaptureCommand::Stop(_)) => {}
         }
         let Some(process) = self.state.process_mut() else {

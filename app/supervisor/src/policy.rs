@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use pontoon_engine::egress::{Action, EgressRule, Match};
+use pontoon_engine::egress::{Action, EgressRule, Match, RefusedFlows};
 use pontoon_process::error::{Context as _, Error};
 use pontoon_worker::Update;
 use pontoon_worker::messages::RulesUpdate;
@@ -57,6 +57,7 @@ pub fn check(rules: &[EgressRule]) -> Result<(), String> {
     let message = pontoon_ipc::encode(&Update::Rules(RulesUpdate {
         generation: u64::MAX,
         rules: rules.to_vec(),
+        refused: RefusedFlows::Reset,
     }));
     message
         .map(|_| ())

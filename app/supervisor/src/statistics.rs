@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use pontoon_engine::egress::EgressRule;
+use pontoon_engine::egress::{EgressRule, RefusedFlows};
 use pontoon_process::error::{Context as _, Error};
 use pontoon_worker::messages::RulesUpdate;
 use pontoon_worker::stats::{Row, StatsTable};
@@ -122,6 +122,7 @@ impl Statistics {
         RulesUpdate {
             generation: state.generation,
             rules,
+            refused: RefusedFlows::Reset,
         }
     }
 

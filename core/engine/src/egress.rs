@@ -11,7 +11,9 @@
 
 mod answer;
 mod name;
+mod refused;
 mod rule;
+mod selection;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +26,9 @@ use crate::Instant;
 use name::{LearnedDomain, LearnedDomains, Renewal};
 
 pub use name::HOLD;
+pub use refused::RefusedFlows;
 pub use rule::{Action, EgressProtocol, EgressRule, Match, Pattern, Target};
+pub use selection::DestinationSelection;
 
 /// The egress rules of one worker, with the number of matches of each.
 #[derive(Clone, Debug, Default)]

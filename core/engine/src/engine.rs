@@ -2,6 +2,7 @@
 
 mod configure;
 mod dispatch;
+mod end;
 #[cfg(test)]
 mod tests;
 

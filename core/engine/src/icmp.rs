@@ -4,6 +4,7 @@
 //! traceroute uses, quote the guest's request. All other ICMP messages from the guest are about packets from the
 //! engine, and are dropped here.
 
+mod enforce;
 mod requested;
 #[cfg(test)]
 mod tests;
@@ -113,10 +114,10 @@ impl<S> Icmp<S> {
             ip,
             transport: Transport::Icmp(*icmp),
         };
-        let Ok(remote) = packet.check_egress(ctx) else {
+        let kept = self.kept_remote(ip, icmp.ident, ctx);
+        let Some(remote) = kept.or_else(|| Some(packet.check_egress(ctx).ok()?.ip())) else {
             return;
         };
-        let remote = remote.ip();
         let Ok(()) = packet.check_hop_limit(remote, ctx) else {
             return;
         };
@@ -404,7 +405,11 @@ impl<S> Icmp<S> {
         let (guest, ident) = *self.echoes.key(index);
         let written = self.written(index, reply.from, ctx);
         // The egress rules may have changed since the request.
-        let is_allowed = |to: &IpAddr| ctx.net.policy.allows(EgressProtocol::Icmp, *to, None, ctx.now);
+        let is_kept = self
+            .requested
+            .is_kept(self.flow(index, ctx.net), reply.from, ctx.now);
+        let is_allowed =
+            |to: &IpAddr| is_kept || ctx.net.policy.allows(EgressProtocol::Icmp, *to, None, ctx.now);
         let Some(source) = written.filter(is_allowed) else {
             return;
         };
@@ -478,6 +483,15 @@ impl<S> Icmp<S> {
         let written = self.requested.written(flow, remote, ctx.now)?;
         // The host may have been assigned this address since the request.
         (ctx.net.policy.translate_destination(written) == Ok(remote)).then_some(written)
+    }
+
+    /// Returns the address on the host's side of an echo request, if the guest has sent one with the same id there recently and
+    /// the egress rules do not apply to it.
+    fn kept_remote<H, T>(&self, ip: &frame::Ip, ident: u16, ctx: &Ctx<'_, H, T>) -> Option<IpAddr> {
+        let index = self.echoes.find(&(ip.source, ident))?;
+        let remote = ctx.net.policy.translate_destination(ip.destination).ok()?;
+        let flow = self.flow(index, ctx.net);
+        self.requested.is_kept(flow, remote, ctx.now).then_some(remote)
     }
 
     /// Returns the flow id of the echo id at slot `index`.

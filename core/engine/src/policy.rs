@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 use crate::Instant;
 use crate::address_plan::{AddressPlan, SubnetExtent};
 use crate::config::Protocol;
-use crate::egress::{Decision, Destination, Egress, EgressProtocol};
+use crate::egress::{Decision, Destination, DestinationSelection, Egress, EgressProtocol};
 
 mod forward;
 mod owned;
@@ -92,15 +92,37 @@ impl Policy {
     /// Returns true if the egress rules permit an existing flow to `written`; without a port, if they permit some port.
     #[must_use]
     pub fn allows(&self, protocol: EgressProtocol, written: IpAddr, port: Option<u16>, now: Instant) -> bool {
+        self.with_destination(protocol, written, port, |to| self.egress.allows(to, now))
+    }
+
+    /// Returns true if `selection` contains the destination `written` of an existing flow.
+    pub(crate) fn is_selected(
+        &self,
+        selection: &DestinationSelection,
+        protocol: EgressProtocol,
+        written: IpAddr,
+        port: Option<u16>,
+        now: Instant,
+    ) -> bool {
+        self.with_destination(protocol, written, port, |to| selection.contains(to, now))
+    }
+
+    /// Passes the destination of an existing flow, as egress rules compare it, to `look`.
+    fn with_destination<R>(
+        &self,
+        protocol: EgressProtocol,
+        written: IpAddr,
+        port: Option<u16>,
+        look: impl FnOnce(&Destination<'_>) -> R,
+    ) -> R {
         let remote = self.translate(protocol, SocketAddr::new(written, port.unwrap_or(0)));
-        let to = Destination {
+        look(&Destination {
             protocol,
             written,
             remote: remote.map_or(written, |remote| remote.ip()),
             embedded: &embedded(written).unwrap_or_default(),
             port,
-        };
-        self.egress.allows(&to, now)
+        })
     }
 
     /// Checks a destination address and port like [`Self::check_egress`], but without the egress rules, and translates them:

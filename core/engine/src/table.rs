@@ -121,6 +121,11 @@ impl<K: Eq + Hash, V> Table<K, V> {
         Some(&mut self.slots.get_mut(index, generation)?.value)
     }
 
+    /// Returns true if a slot has an entry of this generation.
+    pub(crate) fn is_current(&self, index: u32, generation: u16) -> bool {
+        self.slots.get(index, generation).is_some()
+    }
+
     /// Returns the indices of all entries.
     pub(crate) fn places(&self) -> Vec<u32> {
         self.slots.iter().map(|(index, ..)| index).collect()

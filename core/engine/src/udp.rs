@@ -12,8 +12,10 @@
 //! (`errors.rs`).
 
 mod down;
+mod enforce;
 mod errors;
 mod gather;
+mod peer_ports;
 mod peers;
 mod published;
 mod send;
@@ -159,6 +161,7 @@ impl<S> Udp<S> {
             !peer.came_in && !policy.allows(EgressProtocol::Udp, written.ip(), port, now)
         };
         self.forget(is_forbidden);
+        self.keep_none();
     }
 
     /// Removes the peers that the policy refuses after a change of the host's addresses.

@@ -3,19 +3,21 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use pontoon_engine::egress::EgressRule;
+use pontoon_engine::egress::{EgressRule, RefusedFlows};
 use pontoon_ipc::{Channel, ChannelMessage, Descriptor, ProcessReport, ReportKind, text};
 use pontoon_sys::seqpacket::MAX_DESCRIPTORS;
 use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
 
 mod capture;
+mod end_flows;
 mod flows;
 mod forward;
 mod owned;
 mod port_update;
 
 pub use capture::{CaptureCommand, CaptureResult, CaptureStart};
+pub use end_flows::{EndFlows, EndedFlows, FlowSelection};
 pub use flows::{FlowPage, FlowPageRequest};
 pub use forward::ForwardUpdate;
 pub use owned::{OwnedPart, OwnedParts};
@@ -62,6 +64,8 @@ pub enum Update {
     Confirm(u64),
     /// Request to one worker for a page of its flows: [`Report::Flows`].
     Flows(FlowPageRequest),
+    /// Request to end flows; also an event. [`Report::Confirmed`] has the result.
+    EndFlows(EndFlows),
     /// Start or stop of a capture; also an event. [`Report::Captured`] reports its end.
     Capture(CaptureCommand),
 }
@@ -91,6 +95,9 @@ pub struct RulesUpdate {
     /// The rules.
     #[serde(with = "text::list")]
     pub rules: Vec<EgressRule>,
+    /// What happens to flows that the rules refuse.
+    #[serde(with = "text")]
+    pub refused: RefusedFlows,
 }
 
 /// The confirmation of all updates before a request.
@@ -103,6 +110,9 @@ pub struct Confirmation {
     pub worker: u8,
     /// Published ports that the worker could not take over, at most [`PortError::MOST`].
     pub port_errors: Vec<PortError>,
+    /// Results of requests to end flows since the last confirmation, at most [`EndedFlows::MOST`]. A request by which the worker
+    /// has ended none has no result.
+    pub ended: Vec<EndedFlows>,
 }
 
 impl Update {
@@ -153,13 +163,18 @@ impl ChannelMessage for Update {
             Self::Forwards(updates) => {
                 updates.len() <= Self::MAX_FORWARD_UPDATES && updates.iter().all(ForwardUpdate::is_valid)
             }
+            Self::EndFlows(request) => request.is_valid(),
             _ => true,
         }
     }
 
     fn replaces(&self, older: &Self) -> bool {
         match self {
-            Self::Published(_) | Self::Forwards(_) | Self::Capture(_) => false,
+            Self::Published(_) | Self::Forwards(_) | Self::Capture(_) | Self::EndFlows(_) => false,
+            // Flows that the older rules refuse and that are to be closed would be kept.
+            Self::Rules(rules) if rules.refused == RefusedFlows::Keep => {
+                matches!(older, Self::Rules(older) if older.refused == RefusedFlows::Keep)
+            }
             Self::OwnedPart(part) if part.from > 0 => false,
             Self::Owned(_) | Self::OwnedPart(_) => matches!(older, Self::Owned(_) | Self::OwnedPart(_)),
             Self::Resolvers(_)
@@ -183,9 +198,12 @@ impl ChannelMessage for Update {
             | Self::Ipv6Route(_)
             | Self::Rules(_)
             | Self::LogLevel(_) => true,
-            Self::Published(_) | Self::Forwards(_) | Self::Capture(_) | Self::Confirm(_) | Self::Flows(_) => {
-                false
-            }
+            Self::Published(_)
+            | Self::Forwards(_)
+            | Self::Capture(_)
+            | Self::EndFlows(_)
+            | Self::Confirm(_)
+            | Self::Flows(_) => false,
         }
     }
 }
@@ -222,7 +240,9 @@ impl ChannelMessage for Report {
 
 impl Confirmation {
     fn is_valid(&self) -> bool {
-        self.port_errors.len() <= PortError::MOST && self.port_errors.iter().all(PortError::is_valid)
+        self.port_errors.len() <= PortError::MOST
+            && self.port_errors.iter().all(PortError::is_valid)
+            && self.ended.len() <= EndedFlows::MOST
     }
 }
 
@@ -298,6 +318,15 @@ mod tests {
                     "deny [2001:db8::/32]:25-26/tcp".parse().unwrap(),
                     "allow *.example.org".parse().unwrap(),
                 ],
+                refused: RefusedFlows::Keep,
+            }),
+            Update::EndFlows(EndFlows {
+                number: u64::MAX,
+                which: FlowSelection::To("*.example.org:443/tcp".parse().unwrap()),
+            }),
+            Update::EndFlows(EndFlows {
+                number: 1,
+                which: FlowSelection::Id(0x0102_ffff_ffff_ffff),
             }),
             Update::OwnedPart(OwnedPart {
                 from: 7,
@@ -331,6 +360,10 @@ mod tests {
             round: 7,
             worker: 3,
             port_errors: vec![PortError::new(published("[::1]:53", 5353), "no more room")],
+            ended: vec![EndedFlows {
+                number: u64::MAX,
+                count: u32::MAX,
+            }],
         };
         let flow = |remote: Option<&str>| Flow {
             id: FlowId {

@@ -1,6 +1,6 @@
 //! Loop of a worker: waits for events, processes frames and sockets, and expires timers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use crate::capture::CaptureControl;
 use crate::limits::FlowLimits;
 use crate::mesh::WorkerHandle;
-use crate::messages::{EngineChannel, OwnedParts, PortError};
+use crate::messages::{EndedFlows, EngineChannel, OwnedParts, PortError};
 use crate::pacing::{Pacer, Side, Wait};
 use crate::stats::{ProcessRow, RowWriter, WorkerHistograms};
 
@@ -71,6 +71,8 @@ pub(crate) struct Worker<L> {
     pub(crate) set_log_level: fn(LevelFilter),
     /// Published ports that this worker could not take over, with the reasons.
     pub(crate) port_errors: BTreeMap<PublishedKey, PortError>,
+    /// Results of requests to end flows that no confirmation has contained, at most [`EndedFlows::MOST`].
+    pub(crate) ended: VecDeque<EndedFlows>,
     /// Sources whose input was not completely processed in the last turn.
     pub(crate) pending: PendingInput,
 }
@@ -266,6 +268,7 @@ impl<L: Link> Worker<L> {
             set_log_level: self.set_log_level,
             pending: self.pending,
             port_errors: self.port_errors,
+            ended: self.ended,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Workers of an engine, which are built together and end together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
@@ -90,6 +90,7 @@ pub(crate) fn build<L: Link>(
             gathered: OwnedParts::default(),
             set_log_level: setup.set_log_level,
             port_errors: BTreeMap::new(),
+            ended: VecDeque::new(),
             pending: PendingInput::default(),
         };
         worker.engine.set_owned_addresses(

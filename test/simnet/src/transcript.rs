@@ -167,6 +167,12 @@ impl Given {
         given
     }
 
+    /// Returns the current time.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
     /// Sends a segment from the guest. Its acknowledgement number is relative to the engine's initial sequence
     /// number.
     pub fn up(&mut self, segment: Segment) {

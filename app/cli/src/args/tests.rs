@@ -188,3 +188,69 @@ fn invalid_relay_rule_is_reported_with_the_reason() {
         "{line}"
     );
 }
+
+#[test]
+fn flows_are_killed_by_an_id_or_a_rule() {
+    let parse = |words: &[&str]| {
+        let words = ["pontoon", "ctl", "--control", "/c", "flows"].iter().chain(words);
+        match Cli::try_parse_from(words).map(|cli| cli.verb) {
+            Ok(Verb::Ctl(CtlArgs {
+                command: CtlCommand::Flows(flows),
+                ..
+            })) => Ok(flows.command),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(crate::usage::one_line(&error)),
+        }
+    };
+    assert!(matches!(parse(&["--sort", "up"]), Ok(None)));
+    let by_id = parse(&["kill", "1f00000002"]);
+    assert!(
+        matches!(
+            by_id,
+            Ok(Some(FlowsCommand::Kill {
+                id: Some(_),
+                rule: None
+            }))
+        ),
+        "{by_id:?}"
+    );
+    let by_rule = parse(&["kill", "--rule", "example.org:443/tcp"]);
+    assert!(
+        matches!(
+            by_rule,
+            Ok(Some(FlowsCommand::Kill {
+                id: None,
+                rule: Some(_)
+            }))
+        ),
+        "{by_rule:?}"
+    );
+    for (words, why) in [
+        (
+            &["kill"][..],
+            "the following required arguments were not provided",
+        ),
+        (&["kill", "1", "--rule", "*"], "cannot be used with"),
+        (
+            &["kill", "../stats"],
+            "not the id of a flow, as 'pontoon ctl flows' shows it",
+        ),
+        (&["kill", "--rule", "10.0.0"], "'10.0.0' is neither a network"),
+        (&["--to", "*", "kill", "1"], "cannot be used with"),
+    ] {
+        let error = parse(words).unwrap_err();
+        assert!(error.contains(why) && !error.contains('\n'), "{words:?}: {error}");
+    }
+}
+
+#[test]
+fn policy_is_loaded_or_replaced() {
+    let parse = |words: &[&str]| {
+        let words = ["pontoon", "ctl", "--control", "/c", "policy"]
+            .iter()
+            .chain(words);
+        Cli::try_parse_from(words).map_err(|error| crate::usage::one_line(&error))
+    };
+    assert!(parse(&["replace", "-", "--keep-flows"]).is_ok() && parse(&["--load", "x"]).is_ok());
+    assert!(parse(&["--load", "x", "replace", "y"]).is_err() && parse(&["replace"]).is_err());
+}

@@ -11,12 +11,15 @@ use pontoon_control::reply::{self, Flow};
 use pontoon_engine::egress::{EgressProtocol, Match, Target};
 
 use super::client::Client;
-use crate::args::{FlowArgs, FlowOrder};
+use crate::args::{FlowArgs, FlowOrder, FlowsCommand};
 
 /// Interval between requests with `--follow`.
 const PERIOD: Duration = Duration::from_secs(1);
 
 pub(super) fn show(client: &Client<'_>, arguments: &FlowArgs, json: bool, to: &mut impl Write) -> Result<()> {
+    if let Some(FlowsCommand::Kill { id, rule }) = &arguments.command {
+        return kill(client, id.as_deref(), rule.as_ref(), json, to);
+    }
     if arguments.follow {
         return follow(client, arguments, json, to);
     }
@@ -31,6 +34,28 @@ pub(super) fn show(client: &Client<'_>, arguments: &FlowArgs, json: bool, to: &m
     flows
         .iter()
         .try_for_each(|flow| Ok(writeln!(to, "{}", line(flow))?))
+}
+
+/// Ends the flow with the id `id`, or the flows to the destinations that `rule` names, and prints their number.
+fn kill(
+    client: &Client<'_>,
+    id: Option<&str>,
+    rule: Option<&Match>,
+    json: bool,
+    to: &mut impl Write,
+) -> Result<()> {
+    let ended: reply::FlowsEnded = match (id, rule) {
+        (Some(id), _) => client.delete(&format!("/v1/flows/{id}"))?,
+        (None, Some(rule)) => {
+            let rule = rule.to_string();
+            client.post("/v1/flows/kill", &serde_json::json!({ "rule": rule }))?
+        }
+        (None, None) => bail!("neither an id nor a rule is given"),
+    };
+    super::print(to, json, &ended, |ended, to| {
+        let flows = if ended.ended == 1 { "flow" } else { "flows" };
+        writeln!(to, "{} {flows} ended", ended.ended)
+    })
 }
 
 /// Prints flows that begin and end, until the process is terminated. A flow that is shorter than [`PERIOD`] may be missed.
@@ -113,7 +138,7 @@ pub(crate) fn sort(flows: &mut [Flow], order: FlowOrder) {
     }
 }
 
-const HEAD: &str = "PROTO GUEST                    DIR REMOTE                         STATE           AGE         UP       DOWN";
+const HEAD: &str = "PROTO GUEST                    DIR REMOTE                         STATE           AGE         UP       DOWN ID";
 
 fn line(flow: &Flow) -> String {
     let remote = flow
@@ -121,13 +146,14 @@ fn line(flow: &Flow) -> String {
         .map_or_else(|| "-".to_owned(), |remote| remote.to_string());
     let arrow = if flow.direction == "in" { "<-" } else { "->" };
     format!(
-        "{:<5} {:<24} {arrow:<3} {remote:<30} {:<10} {:>8} {:>10} {:>10}",
+        "{:<5} {:<24} {arrow:<3} {remote:<30} {:<10} {:>8} {:>10} {:>10} {}",
         flow.protocol,
         flow.guest,
         flow.state,
         age(flow.age_ms),
         bytes(flow.bytes_up),
-        bytes(flow.bytes_down)
+        bytes(flow.bytes_down),
+        flow.id
     )
 }
 

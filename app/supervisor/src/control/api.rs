@@ -5,6 +5,7 @@ pub(super) mod capture;
 mod change_request;
 mod confirm_round;
 mod document;
+pub(super) mod end_flows;
 mod flow_dump;
 mod flows;
 pub(super) mod guest_forward;
@@ -56,6 +57,8 @@ pub(super) struct Api {
     /// refused once a round has expired.
     unconfirmed_ports: Vec<Rc<UnconfirmedChange>>,
     flow_dump: FlowDump,
+    /// Number of the last request to end flows.
+    last_end: u64,
     captures: Captures,
     level: Level,
     set_log_level: fn(LevelFilter),
@@ -104,6 +107,16 @@ pub(super) const ROUTES: &[Route<Api>] = &[
         method: "GET",
         path: "/v1/flows",
         act: flows::get,
+    },
+    Route {
+        method: "DELETE",
+        path: "/v1/flows/{id}",
+        act: end_flows::delete,
+    },
+    Route {
+        method: "POST",
+        path: "/v1/flows/kill",
+        act: end_flows::post,
     },
     Route {
         method: "GET",
@@ -165,6 +178,7 @@ impl Api {
             confirm_round: ConfirmRound::new(workers),
             unconfirmed_ports: Vec::new(),
             flow_dump: FlowDump::new(workers),
+            last_end: 0,
             captures: Captures::default(),
             level: log_level::now(),
             set_log_level: served.set_log_level,

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::ControlSetup;
-use super::api::{self, Api, capture, guest_forward, policy, publish};
+use super::api::{self, Api, capture, end_flows, guest_forward, policy, publish};
 use crate::forward::Forwards;
 use crate::publish::Ports;
 use crate::statistics::Statistics;
@@ -107,12 +107,13 @@ fn total(api: &mut Api) -> reply::WorkerStats {
 }
 
 /// Methods and targets of requests that have bodies.
-const WITH_BODIES: [(&str, &str); 5] = [
+const WITH_BODIES: [(&str, &str); 6] = [
     ("PUT", "/v1/policy"),
     ("PUT", "/v1/log-level"),
     ("POST", "/v1/publish"),
     ("POST", "/v1/guest-forward"),
     ("POST", "/v1/capture"),
+    ("POST", "/v1/flows/kill"),
 ];
 
 fn request(method: &str, path: &str, body: &[u8]) -> HttpRequest {
@@ -176,13 +177,21 @@ fn answer(api: &mut Api, request: &HttpRequest) -> HttpResponse {
             parse_twice(
                 request,
                 |request| policy::parse(request, true),
-                |rules| {
+                |(rules, refused)| {
                     let of = |action: Action| -> Vec<String> {
                         let rules = rules.iter().filter(|rule| rule.action == action);
                         rules.map(|rule| rule.to.to_string()).collect()
                     };
-                    json!({"allow": of(Action::Allow), "deny": of(Action::Deny)})
+                    json!({"allow": of(Action::Allow), "deny": of(Action::Deny), "flows": refused.to_string()})
                 },
+            );
+            ask(api, request, &Report::Ready)
+        }
+        ("POST", "/v1/flows/kill") => {
+            parse_twice(
+                request,
+                end_flows::parse,
+                |what| json!({"rule": what.to_string()}),
             );
             ask(api, request, &Report::Ready)
         }

@@ -3,6 +3,7 @@
 mod capture;
 mod clients;
 mod document;
+mod end_flows;
 mod engine_queries;
 mod log_level;
 mod places;
@@ -20,7 +21,7 @@ use pontoon_engine::address_plan::AddressPlan;
 use pontoon_engine::flow_dump::{Flow, Page};
 use pontoon_engine::{Counters, Histograms, WorkerId};
 use pontoon_test_support::process::{close_port, free_port};
-use pontoon_worker::messages::{Confirmation, FlowPage, FlowPageRequest, PortError};
+use pontoon_worker::messages::{Confirmation, EndedFlows, FlowPage, FlowPageRequest, PortError};
 use pontoon_worker::stats::{StatsTable, Values, WorkerHistograms};
 
 use super::*;
@@ -46,6 +47,8 @@ struct Fixture {
     updates: Vec<Update>,
     /// Published ports that every worker reports as refused.
     refused: Vec<PortError>,
+    /// Results of requests to end flows that every worker reports.
+    ended: Vec<EndedFlows>,
     now: Instant,
     _directory: tempfile::TempDir,
 }
@@ -70,6 +73,7 @@ impl Fixture {
             path,
             updates: Vec::new(),
             refused: Vec::new(),
+            ended: Vec::new(),
             now: Instant::now(),
             _directory: directory,
         }
@@ -117,6 +121,7 @@ impl Fixture {
                 round: asked.unwrap(),
                 worker,
                 port_errors: self.refused.clone(),
+                ended: self.ended.clone(),
             };
             let updates = &mut self.updates;
             self.control.take_report(

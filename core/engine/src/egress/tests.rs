@@ -1,6 +1,8 @@
 //! Tests of egress rules: their text form, and their decisions about packets of the guest.
 
+mod end;
 mod fixture;
+mod kept;
 mod names;
 mod reload;
 mod text;
@@ -11,7 +13,7 @@ use core::time::Duration;
 
 use fixture::Fixture;
 
-use super::{EgressProtocol, EgressRule};
+use super::{EgressProtocol, EgressRule, RefusedFlows};
 use crate::test_world::addr;
 
 fn rules(lines: &[&str]) -> Vec<EgressRule> {

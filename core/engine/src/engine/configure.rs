@@ -7,7 +7,7 @@ use pontoon_wire::Mac;
 
 use super::Engine;
 use crate::config::{Protocol, Published};
-use crate::egress::EgressRule;
+use crate::egress::{EgressRule, RefusedFlows};
 use crate::policy::GuestForwards;
 use crate::{Failure, Host, Instant, Kind, Transmit};
 
@@ -158,10 +158,32 @@ impl<H: Host> Engine<H> {
 
     /// Replaces the egress rules. Flows to destinations that the new rules refuse are closed.
     pub fn set_rules<T: Transmit>(&mut self, rules: &[EgressRule], link: &mut T, host: &mut H, now: Instant) {
+        self.replace_rules(rules, RefusedFlows::Reset, link, host, now);
+    }
+
+    /// Replaces the egress rules. Flows to destinations that the new rules refuse are closed or kept; in either case those that
+    /// were kept before and that the new rules permit are subject to these again.
+    pub fn replace_rules<T: Transmit>(
+        &mut self,
+        rules: &[EgressRule],
+        refused: RefusedFlows,
+        link: &mut T,
+        host: &mut H,
+        now: Instant,
+    ) {
         self.net.policy.egress.set(rules);
         let (protocols, ctx) = &mut self.split(link, host, now);
-        protocols.tcp.enforce(ctx);
-        protocols.udp.enforce(ctx);
+        match refused {
+            RefusedFlows::Reset => {
+                protocols.tcp.enforce(ctx);
+                protocols.udp.enforce(ctx);
+            }
+            RefusedFlows::Keep => {
+                protocols.tcp.keep_refused(ctx);
+                protocols.udp.keep_refused(ctx);
+            }
+        }
+        protocols.icmp.enforce(refused, ctx);
         ctx.link.flush();
     }
 

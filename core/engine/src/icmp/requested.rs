@@ -29,6 +29,8 @@ struct LastRequest {
     /// Destination address as the guest has sent it, before translation.
     written: IpAddr,
     sent: Instant,
+    /// True if the egress rules refuse the address since they changed, and it is kept.
+    is_kept: bool,
 }
 
 impl LastRequest {
@@ -47,10 +49,16 @@ impl RequestedAddresses {
 
     /// Stores a request of the echo id `flow` to `remote`; `written` is the destination that the guest has sent.
     pub(super) fn insert(&mut self, flow: FlowId, remote: IpAddr, written: IpAddr, now: Instant) {
-        let request = LastRequest { written, sent: now };
+        let mut request = LastRequest {
+            written,
+            sent: now,
+            is_kept: false,
+        };
         if let Some(index) = self.table.find(&(flow, remote)) {
             self.table.touch(index);
-            *self.table.at_mut(index) = request;
+            let last = self.table.at_mut(index);
+            request.is_kept = last.is_kept && last.is_recent(now) && last.written == written;
+            *last = request;
             return;
         }
         // Two entries are checked for each new one, so that expired entries are removed faster than new ones are added.
@@ -72,6 +80,30 @@ impl RequestedAddresses {
         let index = self.table.find(&(flow, remote))?;
         let request = self.table.at(index);
         request.is_recent(now).then_some(request.written)
+    }
+
+    /// Exempts the destinations of recent requests for which `is` returns true from the egress rules, and no others.
+    pub(super) fn keep(&mut self, now: Instant, is: impl Fn(IpAddr) -> bool) {
+        for index in self.table.places() {
+            let request = self.table.at_mut(index);
+            request.is_kept = request.is_recent(now) && is(request.written);
+        }
+    }
+
+    /// Returns true if the egress rules do not apply to requests of the echo id `flow` to `remote`.
+    pub(super) fn is_kept(&self, flow: FlowId, remote: IpAddr, now: Instant) -> bool {
+        let index = self.table.find(&(flow, remote));
+        let request = index.map(|index| self.table.at(index));
+        request.is_some_and(|request| request.is_kept && request.is_recent(now))
+    }
+
+    /// Returns the echo ids and destinations of recent requests.
+    pub(super) fn recent(&self, now: Instant) -> impl Iterator<Item = (FlowId, IpAddr)> {
+        let recent = self
+            .table
+            .iter()
+            .filter(move |(_, request)| request.is_recent(now));
+        recent.map(|(index, request)| (self.table.key(index).0, request.written))
     }
 
     #[cfg(test)]

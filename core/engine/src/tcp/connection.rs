@@ -201,6 +201,8 @@ pub(super) struct Connection<S> {
     pub(super) keepalive: bool,
     /// True if the engine has sent its FIN before it received the guest's, so that the connection will enter TIME-WAIT.
     pub(super) active_close: bool,
+    /// True if the egress rules refuse the destination since they changed, and the connection is kept.
+    pub(super) is_kept: bool,
     /// The `Published::share_key` of the published port through which a client has opened the connection; egress rules
     /// do not apply to it. `None` if the guest has opened it.
     pub(super) listener: Option<u32>,
@@ -229,6 +231,7 @@ impl<S> Connection<S> {
             pending: PendingWork::default(),
             keepalive: false,
             active_close: false,
+            is_kept: false,
             listener: None,
             opened: now,
             held: ReceiveQueueWatch::default(),

@@ -4,8 +4,10 @@ use super::connection::Connection;
 use super::{Tcp, open};
 use crate::config::Protocol;
 use crate::ctx::Ctx;
+use crate::egress::{DestinationSelection, EgressProtocol};
 use crate::policy::GuestForwards;
-use crate::{Host, Transmit};
+use crate::tcp::connection::TcpState;
+use crate::{FlowId, Host, Transmit};
 
 impl<S> Tcp<S> {
     /// Resets the connections that the policy refuses after a change of the egress rules.
@@ -13,6 +15,64 @@ impl<S> Tcp<S> {
         let (now, net) = (ctx.now, &*ctx.net);
         let forbidden = self.indices(|connection| !open::is_permitted(connection, now, net));
         forbidden.into_iter().for_each(|index| self.prohibit(index, ctx));
+        self.keep(&[]);
+    }
+
+    /// Exempts the connections that the policy refuses after a change of the egress rules from these, and no others.
+    pub(crate) fn keep_refused<H, T>(&mut self, ctx: &Ctx<'_, H, T>) {
+        let refused = self.indices(|connection| !open::is_permitted(connection, ctx.now, ctx.net));
+        self.keep(&refused);
+    }
+
+    fn keep(&mut self, kept: &[u32]) {
+        for index in self.indices(|connection| connection.is_kept) {
+            self.connections.at_mut(index).is_kept = false;
+        }
+        for &index in kept {
+            self.connections.at_mut(index).is_kept = true;
+        }
+    }
+
+    /// Resets a connection on both sides by the user's request; returns false if there is none.
+    pub(crate) fn end_by_request<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        flow: FlowId,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> bool {
+        let Some(connection) = self.connections.get_mut(flow.index, flow.generation) else {
+            return false;
+        };
+        match connection.state {
+            TcpState::TimeWait { .. } => self.remove(flow.index, ctx),
+            // The reset for the guest waits for room on the link.
+            TcpState::Failed => {}
+            TcpState::Connecting { .. } | TcpState::SynReceived | TcpState::SynSent | TcpState::Open => {
+                if let Some(socket) = connection.socket.take() {
+                    ctx.host.abort(socket);
+                }
+                self.reset(flow.index, ctx);
+            }
+        }
+        true
+    }
+
+    /// Resets the connections that the guest has opened to destinations of `selection`, and returns their number.
+    pub(crate) fn end_selected<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        selection: &DestinationSelection,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> usize {
+        let (now, net) = (ctx.now, &*ctx.net);
+        let is_selected = |connection: &Connection<S>| {
+            let to = connection.key.remote;
+            let (protocol, port) = (EgressProtocol::Tcp, Some(to.port()));
+            open::is_judged(connection) && net.policy.is_selected(selection, protocol, to.ip(), port, now)
+        };
+        let selected = self.indices(is_selected);
+        for &index in &selected {
+            self.end_by_request(self.id(index, ctx.net), ctx);
+        }
+        selected.len()
     }
 
     /// Resets the connections whose remote address belongs to the host after a change of the host's addresses.

@@ -137,7 +137,11 @@ impl<S> Tcp<S> {
     fn established<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let connection = self.connections.at_mut(index);
         let took = ctx.now.since(connection.opened);
-        if !is_permitted(connection, ctx.now, ctx.net) || reaches_host(connection, took, ctx) {
+        let is_permitted = match connection.is_kept {
+            true => is_reachable(connection, ctx.net),
+            false => is_permitted(connection, ctx.now, ctx.net),
+        };
+        if !is_permitted || reaches_host(connection, took, ctx) {
             return self.prohibit(index, ctx);
         }
         ctx.net

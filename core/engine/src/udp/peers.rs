@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashTable;
 
+use super::peer_ports::PeerPorts;
 use crate::Instant;
 use crate::table::{Secret, Table};
 
@@ -68,6 +69,8 @@ pub(super) struct Peer {
     /// True if the guest reaches the peer through a guest forward: the peer represents its port only, even if `by_port`
     /// is false.
     pub(super) has_port: bool,
+    /// Ports to which the guest has sent, and which of them the egress rules do not apply to.
+    pub(super) ports: PeerPorts,
 }
 
 impl Peer {
@@ -153,6 +156,11 @@ impl EndpointPeers {
     /// Removes the first peer if `is` returns true for it.
     pub(super) fn forget_first(&mut self, is: impl FnOnce(&Peer) -> bool) {
         self.first = self.first.filter(|first| !is(first));
+    }
+
+    /// Changes the first peer except for its addresses and its socket.
+    pub(super) fn change_first(&mut self, change: impl FnOnce(&mut Peer)) {
+        self.first.as_mut().map(change);
     }
 
     /// Returns the first peer, which is not stored in the pool.
@@ -374,6 +382,20 @@ impl PeerPool {
         if via != self.table.key(index).0.index {
             self.by_via.remove(&(via, index));
         }
+    }
+
+    /// Changes all peers except for their addresses and their sockets.
+    pub(super) fn change_all(&mut self, change: impl Fn(&mut Peer)) {
+        for index in self.table.places() {
+            change(self.table.at_mut(index));
+        }
+    }
+
+    /// Returns the peers with the endpoints that they belong to.
+    pub(super) fn owned(&self) -> impl Iterator<Item = (PeerOwner, &Peer)> {
+        self.table
+            .iter()
+            .map(|(index, peer)| (self.table.key(index).0, peer))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {

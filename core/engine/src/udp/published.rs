@@ -4,6 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use rand_chacha::rand_core::RngCore;
 
+use super::peer_ports::PeerPorts;
 use super::peers::{Peer, PeerGroup};
 use super::{BESIDE, Udp, UdpEndpoint};
 use crate::config::Published;
@@ -162,6 +163,7 @@ impl<S> Udp<S> {
             used: now,
             came_in: self.endpoints.at(home).published.is_some(),
             has_port: false,
+            ports: PeerPorts::default(),
         };
         self.endpoints
             .at_mut(home)

@@ -7,6 +7,7 @@ use pontoon_wire::vnet::Segmentation;
 use vm_memory::VolatileSlice;
 
 use super::gather::{DatagramRun, Gathering, MAX_BYTES, MAX_SEGMENTS, RunHeaders, UdpRoute, datagrams};
+use super::peer_ports::PeerPorts;
 use super::peers::{AddressSide, Peer, PeerGroup, PeerPlace};
 use super::{BESIDE, DatagramGather, Udp, UdpEndpoint};
 use crate::config::UdpFilter;
@@ -140,7 +141,11 @@ impl<S> Udp<S> {
         let peer = peer.filter(|(.., peer)| is_of_port(peer));
         let remote = match peer {
             // A peer may represent all ports, some of which the rules may refuse.
-            Some((.., peer)) if peer.came_in || ctx.net.policy.egress.is_open() => peer.remote_for(written),
+            Some((.., peer))
+                if peer.came_in || ctx.net.policy.egress.is_open() || peer.ports.is_kept(written.port()) =>
+            {
+                peer.remote_for(written)
+            }
             Some(_) | None => packet.check_egress(ctx).ok()?,
         };
         packet.check_hop_limit(remote.ip(), ctx).ok()?;
@@ -168,6 +173,7 @@ impl<S> Udp<S> {
             Some((_, place, _)) => {
                 let peer = endpoint.peers.touch(&mut self.pool, place);
                 peer.used = ctx.now;
+                peer.ports.note(written.port());
                 peer.from
             }
             None => {
@@ -179,6 +185,7 @@ impl<S> Udp<S> {
                     used: ctx.now,
                     came_in: false,
                     has_port: forwarded.is_some(),
+                    ports: PeerPorts::of(written.port()),
                 };
                 endpoint
                     .peers

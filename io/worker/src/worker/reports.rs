@@ -49,10 +49,12 @@ impl<L: Link> Worker<L> {
     /// Confirms that all earlier updates were applied.
     pub(super) fn confirm(&mut self, round: u64, now: Instant) {
         self.publish(now);
+        let ended = std::mem::take(&mut self.ended).into();
         self.report(&Report::Confirmed(Confirmation {
             round,
             worker: self.engine.worker().0,
             port_errors: self.port_errors.values().take(PortError::MOST).cloned().collect(),
+            ended,
         }));
     }
 

@@ -4,13 +4,15 @@ use std::io;
 
 use pontoon_engine::config::Protocol;
 use pontoon_engine::policy::GuestForwards;
-use pontoon_engine::{Failure, Instant, siblings};
+use pontoon_engine::{Failure, Instant, Token, siblings};
 use pontoon_link::Link;
 use rustix::io::Errno;
 use tracing::warn;
 
 use super::Worker;
-use crate::messages::{FlowPage, ForwardUpdate, PortError, PortUpdate, Report, Update};
+use crate::messages::{
+    EndFlows, EndedFlows, FlowPage, FlowSelection, ForwardUpdate, PortError, PortUpdate, Report, Update,
+};
 
 /// State of the supervisor's channel after its messages were received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +66,8 @@ impl<L: Link> Worker<L> {
             }
             Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),
             Update::Rules(update) => {
-                engine.set_rules(&update.rules, &mut link.transmitter(), host, now);
+                let link = &mut link.transmitter();
+                engine.replace_rules(&update.rules, update.refused, link, host, now);
                 self.rules_generation = update.generation;
             }
             Update::Published(port_updates) => {
@@ -93,11 +96,37 @@ impl<L: Link> Worker<L> {
                 }));
             }
             Update::Flows(_) => {}
+            Update::EndFlows(request) => self.end_flows(&request, now),
             Update::Capture(order) => {
                 self.capture_queue = self.capture_control.apply(order, &self.reports);
                 self.pending.capture = true;
             }
         }
+    }
+
+    /// Ends flows, and records their number for the next report.
+    fn end_flows(&mut self, request: &EndFlows, now: Instant) {
+        let Self {
+            engine, host, link, ..
+        } = self;
+        let link = &mut link.transmitter();
+        let count = match &request.which {
+            FlowSelection::Id(token) => match Token(*token).flow() {
+                Some(flow) if flow.worker == engine.worker() => engine.end_flow(flow, link, host, now),
+                Some(_) | None => 0,
+            },
+            FlowSelection::To(what) => engine.end_flows_to(what, link, host, now),
+        };
+        if count == 0 {
+            return;
+        }
+        if self.ended.len() >= EndedFlows::MOST {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(EndedFlows {
+            number: request.number,
+            count,
+        });
     }
 
     /// Opens, redirects or closes a published port, and records a failure for the next report.

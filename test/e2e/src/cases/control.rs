@@ -2,6 +2,7 @@
 
 mod authority;
 mod capture;
+mod flows;
 mod publish;
 mod stuck;
 mod top;
@@ -44,6 +45,7 @@ pub(super) fn cases() -> Vec<Case> {
     .chain(top::cases())
     .chain(stuck::cases())
     .chain(authority::cases())
+    .chain(flows::cases())
     .map(Case::pontoon_only)
     .collect()
 }
@@ -53,7 +55,7 @@ struct ControlScene<'a> {
     context: &'a Context,
     server: SocketAddr,
     guest: RunningProgram,
-    _network: Network<'a>,
+    network: Network<'a>,
 }
 
 impl<'a> ControlScene<'a> {
@@ -72,7 +74,7 @@ impl<'a> ControlScene<'a> {
             context,
             server,
             guest,
-            _network: network,
+            network,
         })
     }
 

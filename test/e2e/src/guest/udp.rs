@@ -40,6 +40,7 @@ pub(crate) fn command(words: &[&str]) -> Result<String> {
         ["fragmented", server, count] => fragmented(server.parse()?, count.parse()?),
         ["listen", stun] => listen(stun.parse()?),
         ["peer", server] => echo_of(server.parse()?),
+        ["stream", server] => stream(server.parse()?),
         ["survive", server, count] => survive(server.parse()?, count.parse()?),
         _ => bail!("unknown UDP command {}", words.join(" ")),
     }
@@ -331,6 +332,16 @@ fn survive(server: SocketAddr, count: usize) -> Result<String> {
         whole += 1;
     }
     Ok(format!("whole {whole}, lost {lost}"))
+}
+
+/// Exchanges datagrams on one connected socket until an exchange fails.
+fn stream(server: SocketAddr) -> Result<String> {
+    let socket = socket(server)?;
+    socket.connect(server)?;
+    loop {
+        exchange(&socket, server, 20)?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Exchanges one short datagram on a connected socket, to which only the queried address may respond.

@@ -11,6 +11,7 @@ mod idle;
 mod intruders;
 mod jumps;
 mod limits;
+mod operator;
 mod orphans;
 mod owned;
 mod path_mtu;

@@ -5,8 +5,10 @@ use std::time::Instant;
 use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply;
 use pontoon_control::server::Answer;
-use pontoon_engine::egress::{EgressRule, Target};
+use pontoon_engine::egress::{EgressRule, RefusedFlows, Target};
 use pontoon_worker::Update;
+use pontoon_worker::messages::RulesUpdate;
+use serde::Deserialize;
 
 use super::Api;
 use crate::policy::{self, Lists};
@@ -16,12 +18,24 @@ pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
     Answer::Now(show(api))
 }
 
+/// Body of a request that replaces the egress rules.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Replacement {
+    #[serde(default)]
+    allow: Vec<String>,
+    #[serde(default)]
+    deny: Vec<String>,
+    /// What happens to flows that the rules refuse: `reset`, the default, or `keep`.
+    flows: Option<String>,
+}
+
 /// Handles `PUT /v1/policy`, which replaces the egress rules.
 pub(super) fn put(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<Api> {
     match parse(request, api.forwarder) {
-        Ok(rules) => {
+        Ok((rules, refused)) => {
             let update = api.statistics.set_rules(rules);
-            api.outbox.push(Update::Rules(update));
+            api.outbox.push(Update::Rules(RulesUpdate { refused, ..update }));
             api.confirm(now, |api, _| show(api))
         }
         Err(why) => Answer::Now(HttpResponse::problem(400, why)),
@@ -29,16 +43,20 @@ pub(super) fn put(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<
 }
 
 /// Parses the body of a request that replaces the egress rules.
-pub(in crate::control) fn parse(request: &HttpRequest, forwarder: bool) -> Result<Vec<EgressRule>, String> {
-    let lists: Lists = request.json()?;
-    let rules = lists.rules()?;
+pub(in crate::control) fn parse(
+    request: &HttpRequest,
+    forwarder: bool,
+) -> Result<(Vec<EgressRule>, RefusedFlows), String> {
+    let Replacement { allow, deny, flows } = request.json()?;
+    let refused = flows.map_or(Ok(RefusedFlows::default()), |flows| flows.parse())?;
+    let rules = Lists { allow, deny }.rules()?;
     policy::check(&rules)?;
     match rules
         .iter()
         .find(|rule| matches!(rule.to.target, Target::Name(_)))
     {
         Some(rule) if !forwarder => Err(format!("'{rule}' needs the DNS forwarder, which is disabled")),
-        _ => Ok(rules),
+        _ => Ok((rules, refused)),
     }
 }
 

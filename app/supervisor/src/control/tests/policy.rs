@@ -1,5 +1,6 @@
 //! Tests of requests that show or replace the egress rules.
 
+use pontoon_engine::egress::RefusedFlows;
 use pontoon_worker::messages::RulesUpdate;
 
 use super::*;
@@ -32,6 +33,7 @@ fn new_rules_are_shown_with_their_own_hits() {
     let update = RulesUpdate {
         generation: 2,
         rules: rules.to_vec(),
+        refused: RefusedFlows::Reset,
     };
     assert_eq!(fixture.updates, [Update::Rules(update), Update::Confirm(1)]);
     assert_eq!(received(&client).0, "", "before every worker has confirmed");
@@ -50,6 +52,24 @@ fn new_rules_are_shown_with_their_own_hits() {
 }
 
 #[test]
+fn flows_that_the_rules_refuse_are_reset_or_kept() {
+    for (body, expected) in [
+        ("{}", RefusedFlows::Reset),
+        (r#"{"deny": ["*"], "flows": "reset"}"#, RefusedFlows::Reset),
+        (r#"{"flows": "keep", "deny": ["*"]}"#, RefusedFlows::Keep),
+    ] {
+        let mut fixture = Fixture::new(1);
+        let client = fixture.client();
+        send(&client, &put(body));
+        fixture.serve();
+        let Update::Rules(update) = &fixture.updates[0] else {
+            panic!("{:?}", fixture.updates);
+        };
+        assert_eq!(update.refused, expected, "{body}");
+    }
+}
+
+#[test]
 fn invalid_rules_change_nothing() {
     let mut fixture = Fixture::new(1);
     let client = fixture.client();
@@ -60,6 +80,8 @@ fn invalid_rules_change_nothing() {
         (r#"{"alow": []}"#, "unknown field `alow`"),
         (r#"{"allow": ["10.0.0"]}"#, "'10.0.0' is neither"),
         (r#"{"deny": ["*:0"]}"#, "'0' is not a port"),
+        (r#"{"flows": "close"}"#, "'close' is neither 'reset' nor 'keep'"),
+        (r#"{"flows": 1}"#, "invalid type"),
         (r#"{"deny": ["a\n\u001bb"]}"#, "'a  b' is neither"),
     ] {
         send(&client, &put(body));

@@ -50,6 +50,35 @@ impl Fixture {
             .set_rules(&rules(lines), &mut self.link, &mut self.host, self.now);
     }
 
+    /// Replaces the rules, and keeps the flows that they refuse.
+    pub(super) fn set_rules_for_new_flows(&mut self, lines: &[&str]) {
+        let (link, host) = (&mut self.link, &mut self.host);
+        self.engine
+            .replace_rules(&rules(lines), RefusedFlows::Keep, link, host, self.now);
+    }
+
+    /// Ends flows by a rule; returns their number.
+    pub(super) fn end(&mut self, rule: &str) -> u32 {
+        let (what, link, host) = (rule.parse().unwrap(), &mut self.link, &mut self.host);
+        self.engine.end_flows_to(&what, link, host, self.now)
+    }
+
+    /// Ends the flow of the host socket with this number; returns the number of flows that were ended.
+    pub(super) fn end_socket(&mut self, socket: usize) -> u32 {
+        let id = self.host.flow(socket);
+        let (link, host) = (&mut self.link, &mut self.host);
+        self.engine.end_flow(id, link, host, self.now)
+    }
+
+    /// Handles the events of a socket from which the host can read; returns the packets to the guest.
+    pub(super) fn read(&mut self, socket: usize) -> Vec<String> {
+        let flow = self.host.flow(socket);
+        self.engine
+            .handle_socket(flow, READABLE, &mut self.link, &mut self.host, self.now);
+        self.host.take_calls();
+        self.link.describe()
+    }
+
     /// Sends a packet from the guest; a UDP datagram has five bytes.
     pub(super) fn send(&mut self, protocol: EgressProtocol, to: &str) -> Fate {
         self.send_from(4000, protocol, to)

@@ -18,6 +18,7 @@ fn full_list_of_refused_ports_stands_for_all_ports_of_the_look() {
                 why: "no descriptor".to_owned(),
             })
             .collect(),
+        ended: Vec::new(),
     };
     let most = u16::try_from(PortError::MOST).unwrap();
     let some = [confirmation(0, 5_000..5_001), confirmation(1, 1..most)];
