@@ -95,7 +95,7 @@ pub struct RulesUpdate {
     /// The rules.
     #[serde(with = "text::list")]
     pub rules: Vec<EgressRule>,
-    /// What happens to flows that the rules refuse.
+    /// Treatment of flows that the rules refuse.
     #[serde(with = "text")]
     pub refused: RefusedFlows,
 }

@@ -199,7 +199,7 @@ fn flows_are_killed_by_an_id_or_a_rule() {
                 ..
             })) => Ok(flows.command),
             Ok(other) => panic!("{other:?}"),
-            Err(error) => Err(crate::usage::one_line(&error)),
+            Err(error) => Err(crate::usage::one_line(&error, "pontoon ctl --help")),
         }
     };
     assert!(matches!(parse(&["--sort", "up"]), Ok(None)));
@@ -249,7 +249,7 @@ fn policy_is_loaded_or_replaced() {
         let words = ["pontoon", "ctl", "--control", "/c", "policy"]
             .iter()
             .chain(words);
-        Cli::try_parse_from(words).map_err(|error| crate::usage::one_line(&error))
+        Cli::try_parse_from(words).map_err(|error| crate::usage::one_line(&error, "pontoon ctl --help"))
     };
     assert!(parse(&["replace", "-", "--keep-flows"]).is_ok() && parse(&["--load", "x"]).is_ok());
     assert!(parse(&["--load", "x", "replace", "y"]).is_err() && parse(&["replace"]).is_err());

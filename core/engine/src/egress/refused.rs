@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// What happens to existing flows that new egress rules refuse.
+/// Treatment of existing flows that new egress rules refuse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RefusedFlows {
     /// They are closed, and TCP connections are reset.

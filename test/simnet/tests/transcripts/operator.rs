@@ -6,7 +6,7 @@ use super::*;
 
 /// Replaces the rules by one that denies all destinations.
 fn deny_all(given: &mut Given, refused: RefusedFlows) {
-    let (rules, now) = (["deny *".parse().unwrap()], given.now());
+    let (rules, now) = (["deny *".parse().expect("a rule")], given.now());
     given
         .engine
         .replace_rules(&rules, refused, &mut given.link, &mut given.host, now);

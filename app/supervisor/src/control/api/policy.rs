@@ -26,7 +26,7 @@ struct Replacement {
     allow: Vec<String>,
     #[serde(default)]
     deny: Vec<String>,
-    /// What happens to flows that the rules refuse: `reset`, the default, or `keep`.
+    /// Treatment of flows that the rules refuse: `reset`, the default, or `keep`.
     flows: Option<String>,
 }
 

@@ -61,7 +61,7 @@ fn flows_are_ended_by_a_rule_that_names_their_destination() {
         assert_eq!(fixture.engine.flows(), flows - ended.len(), "{rule}");
         let calls = fixture.host.take_calls();
         let closed = ended.iter().map(|place| {
-            let how = if **place < 4 { "abort" } else { "close" };
+            let how = if *place < 4 { "abort" } else { "close" };
             format!("{place}: {how}")
         });
         assert_eq!(calls, closed.collect::<Vec<_>>(), "{rule}");
