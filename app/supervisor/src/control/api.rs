@@ -5,6 +5,7 @@ pub(super) mod capture;
 mod change_request;
 mod confirm_round;
 mod document;
+mod events;
 mod flow_dump;
 mod flows;
 pub(super) mod guest_forward;
@@ -29,6 +30,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::ControlSetup;
 use crate::capture::Capture;
+use crate::events::Events;
 use crate::forward::Forwards;
 use crate::publish::Ports;
 use crate::statistics::Statistics;
@@ -57,6 +59,7 @@ pub(super) struct Api {
     unconfirmed_ports: Vec<Rc<UnconfirmedChange>>,
     flow_dump: FlowDump,
     captures: Captures,
+    events: Option<Events>,
     level: Level,
     set_log_level: fn(LevelFilter),
     /// Updates to be sent to the engine.
@@ -104,6 +107,11 @@ pub(super) const ROUTES: &[Route<Api>] = &[
         method: "GET",
         path: "/v1/flows",
         act: flows::get,
+    },
+    Route {
+        method: "GET",
+        path: "/v1/events",
+        act: events::get,
     },
     Route {
         method: "GET",
@@ -166,6 +174,7 @@ impl Api {
             unconfirmed_ports: Vec::new(),
             flow_dump: FlowDump::new(workers),
             captures: Captures::default(),
+            events: served.events,
             level: log_level::now(),
             set_log_level: served.set_log_level,
             outbox: Vec::new(),

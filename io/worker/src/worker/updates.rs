@@ -64,6 +64,9 @@ impl<L: Link> Worker<L> {
             }
             Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),
             Update::Rules(update) => {
+                if let Some(doorbell) = &self.doorbell {
+                    doorbell.set_generation(update.generation);
+                }
                 engine.set_rules(&update.rules, &mut link.transmitter(), host, now);
                 self.rules_generation = update.generation;
             }
