@@ -221,7 +221,7 @@ impl<F: Append> AuditFile<F> {
         self.unwritten.drain(..kept);
         match written < whole {
             // The next write would report the reason, or write a part of a record again.
-            true => Err(io::ErrorKind::StorageFull.into()),
+            true => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
             false => Ok(()),
         }
     }
@@ -231,7 +231,9 @@ impl<F: Append> AuditFile<F> {
         self.retry_at = Some(now + RETRY);
         if self.logged_at.is_none_or(|at| now.duration_since(at) >= QUIET) {
             self.logged_at = Some(now);
-            let lost = self.lost;
+            let (lost, error) = (self.lost, error.to_string());
+            // The standard library appends the number of the error, which is removed.
+            let error = error.split(" (os error").next().unwrap_or_default();
             tracing::warn!(
                 "cannot write {}: {error}; {lost} records are lost so far",
                 self.path.display()

@@ -14,6 +14,7 @@ use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::{self, Tap};
 use pontoon_wire::Mac;
+use pontoon_worker::events::{EventReader, EventSetup, Found};
 use pontoon_worker::ledger::SharedLedger;
 use pontoon_worker::messages::{EngineChannel, Report, SupervisorChannel};
 use pontoon_worker::stats::StatsTable;

@@ -311,13 +311,15 @@ fn full_disk(context: &Context) -> Result<()> {
     use rustix::mount::{MountFlags, mount};
     let network = Network::new(context)?;
     tmpfs(Path::new("/run"))?;
+    // All but 64 KiB are in use by another file.
     mount(
         "tmpfs",
         "/mnt",
         "tmpfs",
         MountFlags::empty(),
-        c"mode=1777,size=64k",
+        c"mode=1777,size=2m",
     )?;
+    fs::write("/mnt/other", vec![1; (2 << 20) - (64 << 10)])?;
     let (server, _) = counting_server(&network)?;
     let mut guest = start(
         &network,
@@ -340,7 +342,7 @@ fn full_disk(context: &Context) -> Result<()> {
     );
     // Each flow has about 450 bytes of records, and 1 MiB waits.
     expect(&guest.ask(&format!("$E2E guest tcp {server} tell 4000"))?, "4000")?;
-    process::output(Command::new("mount").args(["-o", "remount,size=64m", "/mnt"]))?;
+    fs::remove_file("/mnt/other")?;
     process::wait_until("records are written again", Duration::from_secs(5), || {
         Ok(fs::metadata("/mnt/audit")?.len() > 900_000)
     })?;
