@@ -2,7 +2,7 @@
 //!
 //! The workers write events to memory that this process reads (`io/worker/src/events.rs`). They do so only while there is an
 //! audit file or a client that reads events. Records are numbered here, without gaps: numbers of events that the workers
-//! have lost are skipped, and a record says so.
+//! have lost are skipped, and named by a record.
 //!
 //! The reader is notified of the first event, and then looks every [`PAUSE`] until there are no more, so that many flows in a
 //! second cause few wake-ups, and no flow causes none.

@@ -28,7 +28,7 @@ pub trait FlowEvents: Debug + Send {
     fn report(&mut self, event: &FlowEvent) -> Reported;
 }
 
-/// What a receiver has done with an event.
+/// Result of reporting an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reported {
     /// The receiver has the event.
@@ -48,7 +48,7 @@ pub struct FlowEvent {
     pub flow: Option<FlowId>,
     /// Both ends of the flow.
     pub ends: FlowEnds,
-    /// What has happened.
+    /// Kind of the event.
     pub kind: FlowEventKind,
 }
 

@@ -85,7 +85,7 @@ impl AuditFile {
 
     /// Writes the records that wait, if no error was too recent.
     pub(super) fn flush(&mut self, now: Instant) {
-        self.flush_with(now, AuditFile::next_file);
+        self.flush_with(now, Self::next_file);
     }
 
     /// Renames the full file and opens a new one.

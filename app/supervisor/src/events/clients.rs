@@ -29,7 +29,7 @@ pub(crate) struct Filter {
     pub(crate) protocols: Vec<EgressProtocol>,
 }
 
-/// What a filter compares of a record.
+/// Properties of a record that a filter compares.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Class {
     pub(super) kind: &'static str,

@@ -14,7 +14,7 @@ pub struct EventReader {
     rings: Vec<RingReader>,
 }
 
-/// What the reader finds in a ring.
+/// Entry that the reader finds in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// An event.

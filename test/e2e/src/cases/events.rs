@@ -237,7 +237,7 @@ fn engine_killed(context: &Context) -> Result<()> {
     tmpfs(Path::new("/run"))?;
     let (server, seen) = counting_server(&network)?;
     let mut guest = start(&network, &["--audit", AUDIT])?;
-    let load = format!("$E2E guest tcp {server} tell 15000 >/run/told 2>&1; echo told");
+    let load = format!("$E2E guest tcp {server} send-port 15000 >/run/sent 2>&1; echo sent");
     guest.send_line(&load)?;
     for round in 0..3 {
         // The third exit within ten seconds would end the program.
@@ -251,7 +251,7 @@ fn engine_killed(context: &Context) -> Result<()> {
                 .is_ok_and(|other| other.id() != engine.id()))
         })?;
     }
-    expect(&guest.line()?, "told")?;
+    expect(&guest.line()?, "sent")?;
     end(guest)?;
     let records = records(AUDIT)?;
     let missing = check_numbers(&records, 1)?;
@@ -287,7 +287,10 @@ fn rotation(context: &Context) -> Result<()> {
     let (server, _) = counting_server(&network)?;
     let audit = format!("{AUDIT},size=50k,keep=900");
     let mut guest = start(&network, &["--audit", &audit])?;
-    expect(&guest.ask(&format!("$E2E guest tcp {server} tell 1000"))?, "1000")?;
+    expect(
+        &guest.ask(&format!("$E2E guest tcp {server} send-port 1000"))?,
+        "1000",
+    )?;
     end(guest)?;
     let records = records(AUDIT)?;
     ensure!(check_numbers(&records, 1)? == 0, "records are missing");
@@ -325,7 +328,10 @@ fn full_disk(context: &Context) -> Result<()> {
         &network,
         &["--control", SOCKET, "--audit", "/mnt/audit,size=100M"],
     )?;
-    expect(&guest.ask(&format!("$E2E guest tcp {server} tell 1000"))?, "1000")?;
+    expect(
+        &guest.ask(&format!("$E2E guest tcp {server} send-port 1000"))?,
+        "1000",
+    )?;
     let full = fs::read_to_string("/mnt/audit")?;
     ensure!(
         (50_000..=65_536).contains(&full.len()) && full.ends_with('\n'),
@@ -341,12 +347,18 @@ fn full_disk(context: &Context) -> Result<()> {
         "no error was counted"
     );
     // Each flow has about 450 bytes of records, and 1 MiB waits.
-    expect(&guest.ask(&format!("$E2E guest tcp {server} tell 4000"))?, "4000")?;
+    expect(
+        &guest.ask(&format!("$E2E guest tcp {server} send-port 4000"))?,
+        "4000",
+    )?;
     fs::remove_file("/mnt/other")?;
     process::wait_until("records are written again", Duration::from_secs(5), || {
         Ok(fs::metadata("/mnt/audit")?.len() > 900_000)
     })?;
-    expect(&guest.ask(&format!("$E2E guest tcp {server} tell 10"))?, "10")?;
+    expect(
+        &guest.ask(&format!("$E2E guest tcp {server} send-port 10"))?,
+        "10",
+    )?;
     end(guest)?;
     let records = records("/mnt/audit")?;
     let missing = check_numbers(&records, 1)?;
@@ -448,7 +460,7 @@ fn stalled_client(context: &Context) -> Result<()> {
     // More than the socket and both buffers hold, in less time than a client may stall.
     let flows = 2500;
     expect(
-        &guest.ask(&format!("$E2E guest tcp {server} tell {flows}"))?,
+        &guest.ask(&format!("$E2E guest tcp {server} send-port {flows}"))?,
         &flows.to_string(),
     )?;
     let refused = format!(

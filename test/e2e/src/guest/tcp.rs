@@ -32,7 +32,7 @@ pub(crate) fn command(server: SocketAddr, words: &[&str]) -> Result<String> {
             (0..count.parse()?).try_for_each(|_: u32| round(server))?;
             Ok("ok".to_string())
         }
-        ["tell", count] => tell(server, count.parse()?),
+        ["send-port", count] => send_port(server, count.parse()?),
         ["rr", rounds] => Ok(format!("{}", rr(server, rounds.parse()?)?.as_nanos())),
         ["rr-p99", rounds] => {
             let times = round_trips(server, rounds.parse()?)?;
@@ -52,7 +52,7 @@ pub(crate) fn request(server: SocketAddr, line: &str) -> Result<TcpStream> {
 
 /// Makes `count` connections, of which each sends its own port and some bytes, closes its direction, and reads to the end; a
 /// connection may fail. Returns the number of those that have succeeded.
-fn tell(server: SocketAddr, count: usize) -> Result<String> {
+fn send_port(server: SocketAddr, count: usize) -> Result<String> {
     let one = |len: usize| -> Result<()> {
         let mut stream = TcpStream::connect(server)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;

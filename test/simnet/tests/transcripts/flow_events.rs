@@ -34,7 +34,7 @@ impl FlowEvents for Recorder {
                 )
             }
         };
-        self.0.lock().unwrap().push(what);
+        self.0.lock().expect("no panic").push(what);
         Reported::Kept
     }
 }
@@ -58,7 +58,7 @@ fn open(script: Script) -> (Given, Recorder) {
 impl Recorder {
     #[track_caller]
     fn had(&self, expected: &[&str]) {
-        assert_eq!(core::mem::take(&mut *self.0.lock().unwrap()), expected);
+        assert_eq!(core::mem::take(&mut *self.0.lock().expect("no panic")), expected);
     }
 }
 
@@ -240,7 +240,7 @@ fn panic_of_a_handler_closes_the_flow() {
     given.up(up(ACK, 1001, 1).carrying(Given::guest_bytes(0, 7)));
     given.pass(millis(1));
     assert_eq!(given.engine.counters().panics, 1);
-    let seen = core::mem::take(&mut *events.0.lock().unwrap());
+    let seen = core::mem::take(&mut *events.0.lock().expect("no panic"));
     assert_eq!(seen.len(), 2, "{seen:?}");
     assert!(seen[1].starts_with("closed internal-error, "), "{seen:?}");
 }
