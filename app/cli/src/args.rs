@@ -15,6 +15,7 @@ use pontoon_engine::config::{LinkService, UdpFilter};
 use pontoon_engine::egress::Match;
 use pontoon_relay::Rule;
 use pontoon_relay::proxy::Proxy;
+use pontoon_supervisor::audit::Audit;
 use pontoon_supervisor::capture::Capture;
 use pontoon_supervisor::forward::Forward;
 use pontoon_supervisor::options::{AddressSource, Loopback, Target, VhostNet};
@@ -301,6 +302,13 @@ pub(crate) struct NetworkArgs {
         help = "Capture frames in pcapng: FILE[,snap=N][,size=N][,time=T]"
     )]
     pub(crate) pcap: Option<Capture>,
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "FILE",
+        help = "Append a record for each event of a flow to a file: FILE[,size=N][,keep=N]"
+    )]
+    pub(crate) audit: Option<Audit>,
     /// Serve metrics for Prometheus to any client: ADDR:PORT
     #[arg(long, value_name = "AT")]
     pub(crate) metrics: Option<SocketAddr>,
@@ -386,6 +394,8 @@ pub(crate) enum CtlCommand {
     },
     /// List flows, or end them: TCP connections, UDP endpoints, echo ids
     Flows(FlowArgs),
+    /// Show events of flows as they happen: opened, closed, refused, ...
+    Events(EventArgs),
     /// Add, remove and list published ports
     #[command(subcommand)]
     Publish(PublishCommand),
@@ -432,6 +442,28 @@ pub(crate) struct FlowArgs {
     /// Report begin and end of flows, checking once a second
     #[arg(long)]
     pub(crate) follow: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct EventArgs {
+    #[arg(
+        long = "type",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = ["start", "opened", "decided", "peer", "refused", "closed", "lost", "end"],
+        hide_possible_values = true,
+        help = "Only events of these types: opened, decided, peer, refused, closed, lost"
+    )]
+    pub(crate) kind: Vec<String>,
+    /// Only events of flows of these protocols: tcp, udp, icmp
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = ["tcp", "udp", "icmp"],
+        hide_possible_values = true
+    )]
+    pub(crate) protocol: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

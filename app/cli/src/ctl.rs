@@ -1,6 +1,7 @@
 //! Verb `pontoon ctl`: requests to a control socket.
 
 pub(crate) mod client;
+mod events;
 pub(crate) mod flows;
 mod policy;
 mod relay;
@@ -79,6 +80,7 @@ fn answer(arguments: &CtlArgs, mut output: &mut impl Write) -> Result<()> {
             print(&mut output, arguments.json, &policy, write_policy)?;
         }
         CtlCommand::Flows(filter) => flows::show(&client, filter, arguments.json, &mut output)?,
+        CtlCommand::Events(filter) => events::show(&client, filter, arguments.json, &mut output)?,
         CtlCommand::Publish(PublishCommand::List) => {
             let published: reply::Published = client.get("/v1/publish")?;
             print(&mut output, arguments.json, &published, write_published)?;

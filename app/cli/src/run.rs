@@ -122,6 +122,7 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
         control_read: arguments.control_read,
         slirp_api: arguments.slirp_api,
         pcap: arguments.pcap,
+        audit: arguments.audit,
         metrics: arguments.metrics.map(|at| Metrics {
             at,
             hosts: arguments.metrics_host,

@@ -113,6 +113,7 @@ impl Network {
             // An engine that ends is not restarted, because its process is the VMM.
             ledger: ledger::SharedLedger::none(),
             stats: table.clone(),
+            events: None,
             rules_generation: 1,
             restarted: false,
             // The VMM, not the engine, configures the log.

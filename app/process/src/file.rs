@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -19,15 +19,36 @@ use rustix::process::geteuid;
 pub fn open_to_write(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).mode(mode).custom_flags(FLAGS);
+    let file = open_own(path, &options)?;
+    file.set_len(0)?;
+    fcntl_setfl(&file, OFlags::empty())?;
+    Ok(file)
+}
+
+/// Opens a file like [`open_to_write`], but keeps what it contains, and writes behind that. Returns false beside the file if
+/// its last byte is not the end of a line.
+///
+/// # Errors
+/// Same as [`open_to_write`].
+pub fn open_to_append(path: &Path, mode: u32) -> io::Result<(File, bool)> {
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).mode(mode).custom_flags(FLAGS);
+    let file = open_own(path, &options)?;
+    let mut last = [b'\n'];
+    if let Some(end) = file.metadata()?.len().checked_sub(1) {
+        file.read_exact_at(&mut last, end)?;
+    }
+    fcntl_setfl(&file, OFlags::APPEND)?;
+    Ok((file, last == *b"\n"))
+}
+
+/// Creates a file, or opens a regular file of this user with one name.
+fn open_own(path: &Path, options: &OpenOptions) -> io::Result<File> {
     match options.clone().create_new(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         // A file that this process creates is accepted without a check of its owner: a file server may map root to another
         // user.
-        created => {
-            let file = created?;
-            fcntl_setfl(&file, OFlags::empty())?;
-            return Ok(file);
-        }
+        created => return created,
     }
     let file = options.open(path).map_err(|error| match error.raw_os_error() {
         Some(libc::ELOOP) => io::Error::other("it is a symbolic link"),
@@ -44,8 +65,6 @@ pub fn open_to_write(path: &Path, mode: u32) -> io::Result<File> {
     if found.nlink() > 1 {
         return Err(io::Error::other("it has several names (hard links)"));
     }
-    file.set_len(0)?;
-    fcntl_setfl(&file, OFlags::empty())?;
     Ok(file)
 }
 
@@ -65,6 +84,7 @@ const FLAGS: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::Write as _;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     use super::*;
@@ -78,6 +98,26 @@ mod tests {
         fs::write(&path, "earlier").unwrap();
         open_to_write(&path, 0o600).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"");
+    }
+
+    #[test]
+    fn appending_keeps_what_a_file_contains() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x");
+        for (before, is_complete) in [("", true), ("a\n", true), ("a", false)] {
+            fs::write(&path, before).unwrap();
+            let (mut file, complete) = open_to_append(&path, 0o600).unwrap();
+            assert_eq!(complete, is_complete, "{before:?}");
+            file.write_all(b"b").unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{before}b"));
+        }
+        fs::remove_file(&path).unwrap();
+        open_to_append(&path, 0o600).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let link = directory.path().join("link");
+        symlink(&path, &link).unwrap();
+        let error = open_to_append(&link, 0o600).unwrap_err();
+        assert_eq!(error.to_string(), "it is a symbolic link");
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl fmt::Display for Capture {
 }
 
 /// Parses a number of bytes with an optional suffix k, M or G.
-fn size(text: &str) -> Option<u64> {
+pub(crate) fn size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "" => 1,

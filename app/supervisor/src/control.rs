@@ -27,6 +27,7 @@ use rustix::event::PollFd;
 use tracing::level_filters::LevelFilter;
 
 use crate::capture::Capture;
+use crate::events::Events;
 use crate::forward::Forwards;
 use crate::publish::Ports;
 use crate::statistics::Statistics;
@@ -51,6 +52,8 @@ pub(crate) struct ControlSetup {
     pub(crate) ports: Ports,
     /// Guest forwards at the start.
     pub(crate) forwards: Forwards,
+    /// Events of flows, if the engine has memory for them.
+    pub(crate) events: Option<Events>,
     /// Function that sets the log level of this process.
     pub(crate) set_log_level: fn(LevelFilter),
 }

@@ -16,6 +16,7 @@ use pontoon_worker::{Attachment, EngineSetup, Update};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_acceptconn;
 
+use crate::events::Events;
 use crate::host::replace_raw_icmp;
 use crate::publish::{disconnect_last, reopen_ports};
 use crate::statistics::Statistics;
@@ -36,6 +37,8 @@ pub(crate) struct Engine {
     indexes: PortIndexes,
     attachment: Attachment,
     statistics: Statistics,
+    /// Events of flows, which are read when an engine has exited.
+    events: Option<Events>,
     require_sandbox: bool,
     /// Namespaces of the first engine process. A later one that would have fewer of them is not started.
     namespaces: Option<Namespaces>,
@@ -86,10 +89,16 @@ impl Engine {
             ports,
             attachment,
             statistics,
+            events: None,
             require_sandbox,
             namespaces,
             restart_policy: RestartPolicy::default(),
         })
+    }
+
+    /// Reads the last events of each engine that exits from `events`.
+    pub(crate) fn set_events(&mut self, events: Option<Events>) {
+        self.events = events;
     }
 
     /// Reaps the engine and starts a new one with the same links, published ports and updates, unless the engine exited
@@ -159,6 +168,9 @@ impl Engine {
     /// nothing from the guest, so the cause is the host.
     fn restart(&mut self) -> Result<(), Error> {
         self.statistics.end_engine();
+        if let Some(events) = &self.events {
+            events.end_engine(Instant::now());
+        }
         reopen_ports(&self.setup.config.published, &self.ports)
             .context("cannot reopen the published ports")?;
         replace_raw_icmp(&mut self.setup.raw_icmp).context("cannot open raw ICMP sockets")?;

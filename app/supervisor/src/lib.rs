@@ -37,10 +37,12 @@ use pontoon_worker::{Attachment, EngineSetup, TapQueues, Vhost, ledger, pacing};
 use rustix::process::Rlimit;
 use tracing::level_filters::LevelFilter;
 
+pub mod audit;
 pub mod capture;
 pub mod config;
 mod control;
 mod engine;
+mod events;
 pub mod forward;
 mod guest;
 mod host;
@@ -57,6 +59,7 @@ pub use options::GuestOptions;
 
 use control::{Control, ControlSetup, GuestListeners};
 use engine::Engine;
+use events::Events;
 use forward::Forwards;
 use guest::attach::Attached;
 use guest::route::GuestRoute;
@@ -106,7 +109,16 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     );
     let sockets = ports.sockets();
     let statistics = Statistics::open(options.workers, options.rules.clone())?;
-    let mut control = open_control(options, statistics.clone(), ports, forwards, set_log_level)?;
+    let events = open_events(options, config.max_flows, &statistics)?;
+    let served = ControlSetup {
+        statistics: statistics.clone(),
+        forwarder: options.resolvers != Resolvers::None,
+        ports,
+        forwards,
+        events: events.clone(),
+        set_log_level,
+    };
+    let mut control = open_control(options, served)?;
 
     let _foreground = terminal::Foreground::of_stdin();
     let link = LinkPlan {
@@ -130,12 +142,14 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     refuse_guest(control.as_mut(), &guest)?;
     let sources = config.host;
     let owned = host.watch.owned().to_vec();
-    let setup = engine_setup(options, config, owned, statistics.table(), set_log_level)?;
+    let mut setup = engine_setup(options, config, owned, statistics.table(), set_log_level)?;
+    setup.events = events.as_ref().map(Events::setup).transpose()?;
     setup
         .stats
         .set_inherited(true)
         .context("cannot share memory with the engine")?;
     let mut engine = Engine::start(setup, sockets, attachment, statistics, options.require_sandbox)?;
+    engine.set_events(events.clone());
     if let Some(control) = &mut control {
         if let Some(listeners) = listeners {
             control.set_guest_listeners(listeners);
@@ -157,6 +171,9 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         }
         guest.go()?;
     }
+    if options.audit.is_some() {
+        events::ignore_file_size_signal();
+    }
     stdio::leave_to_the_command().context("cannot open /dev/null")?;
     let watch = Watch {
         signals,
@@ -169,6 +186,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         files,
         resolvers: host.resolvers,
         asks_host: options.resolvers == Resolvers::Host,
+        events,
         control,
     };
     watch.run()
@@ -202,6 +220,7 @@ fn engine_setup(
         outbound: options.outbound.clone(),
         ledger,
         stats,
+        events: None,
         rules_generation: Statistics::FIRST_GENERATION,
         set_log_level,
         restarted: false,
@@ -218,16 +237,20 @@ fn publish_ports(options: &GuestOptions, host: &HostState) -> Result<Ports, Erro
     Ok(ports)
 }
 
+/// Opens the audit file, and allocates memory for events if there is one or a control socket.
+fn open_events(options: &GuestOptions, flows: u32, statistics: &Statistics) -> Result<Option<Events>, Error> {
+    let is_served = options.control.is_some() || options.control_read.is_some();
+    if options.audit.is_none() && !is_served {
+        return Ok(None);
+    }
+    let audit = options.audit.as_ref();
+    Events::open(options.workers, flows, audit, statistics.clone()).map(Some)
+}
+
 /// Opens the control sockets and the metrics address, and begins the capture, if the options request them. A capture,
 /// and values with `auto`, need the control API even if there is no control socket.
-fn open_control(
-    options: &GuestOptions,
-    statistics: Statistics,
-    ports: Ports,
-    forwards: Forwards,
-    set_log_level: fn(LevelFilter),
-) -> Result<Option<Control>, Error> {
-    let needs_scan = ports.needs_scan() || forwards.needs_scan();
+fn open_control(options: &GuestOptions, served: ControlSetup) -> Result<Option<Control>, Error> {
+    let needs_scan = served.ports.needs_scan() || served.forwards.needs_scan();
     let roles = [(&options.control_read, Role::Read)];
     let is_served = options.control.is_some()
         || options.metrics.is_some()
@@ -236,13 +259,6 @@ fn open_control(
     if !is_served && !needs_scan && options.pcap.is_none() {
         return Ok(None);
     }
-    let served = ControlSetup {
-        statistics,
-        forwarder: options.resolvers != Resolvers::None,
-        ports,
-        forwards,
-        set_log_level,
-    };
     let mut control = Control::open(options.control.as_deref(), options.metrics.as_ref(), served)?;
     for (path, role) in roles {
         if let Some(path) = path {

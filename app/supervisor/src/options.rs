@@ -15,6 +15,7 @@ use pontoon_engine::egress::EgressRule;
 use pontoon_wire::Mac;
 use pontoon_worker::{MachineProtocol, Outbound, Pacing};
 
+use crate::audit::Audit;
 use crate::capture::Capture;
 use crate::forward::Forward;
 use crate::publish::Publish;
@@ -91,6 +92,8 @@ pub struct GuestOptions {
     pub slirp_api: Option<PathBuf>,
     /// Capture that begins before the guest sends a frame.
     pub pcap: Option<Capture>,
+    /// File to which the events of all flows are written.
+    pub audit: Option<Audit>,
     /// Address of the metrics for Prometheus.
     pub metrics: Option<Metrics>,
     /// File to which the process id is written when the network is ready.

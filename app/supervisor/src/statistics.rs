@@ -76,6 +76,16 @@ impl Statistics {
         })))
     }
 
+    /// Returns the generation of the present rules.
+    pub(crate) fn generation(&self) -> u64 {
+        self.0.borrow().generation
+    }
+
+    /// Returns the texts of the present rules.
+    pub(crate) fn rule_texts(&self) -> Vec<String> {
+        self.0.borrow().rules.iter().map(ToString::to_string).collect()
+    }
+
     /// Returns the memory for the statistics of an engine.
     pub(crate) fn table(&self) -> StatsTable {
         self.0.borrow().table.clone()

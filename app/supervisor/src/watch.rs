@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::Control;
 use crate::engine::{Engine, Restart};
+use crate::events::Events;
 use crate::guest::attach::Attached;
 use crate::guest::command::InitProcess;
 use crate::guest::route::GuestRoute;
@@ -56,6 +57,8 @@ pub(crate) struct Watch {
     pub(crate) resolvers: Option<ResolvWatch>,
     /// True if DNS queries are forwarded to the host's resolvers.
     pub(crate) asks_host: bool,
+    /// Events of flows, if something may use them.
+    pub(crate) events: Option<Events>,
     /// Control socket and metrics address, if the options name one.
     pub(crate) control: Option<Control>,
 }
@@ -76,6 +79,7 @@ enum Source {
     /// Standard error is writable, and log lines are queued for it.
     Log,
     Reports,
+    Events,
     Control,
 }
 
@@ -85,6 +89,22 @@ impl Watch {
     /// # Errors
     /// The engine crashed too often or could not be restarted, which ends the guest, too.
     pub(crate) fn run(mut self) -> Result<u8, Error> {
+        let status = self.serve();
+        let Self {
+            guest,
+            engine,
+            events,
+            ..
+        } = self;
+        // The engine reports its open flows as closed while it ends.
+        drop((guest, engine));
+        if let Some(events) = events {
+            events.finish(Instant::now());
+        }
+        status
+    }
+
+    fn serve(&mut self) -> Result<u8, Error> {
         loop {
             for source in self.wait().context("cannot wait for events")? {
                 if let Some(status) = self.handle(source)? {
@@ -123,6 +143,8 @@ impl Watch {
         let asking = self.control.as_ref().is_some_and(Control::is_asking);
         let reports = self.engine.report_fd().filter(|_| asking);
         let reports = reports.map(|fd| readable(Source::Reports, fd));
+        let events = self.events.as_ref();
+        let doorbell = events.map(|events| (Source::Events, events.poll_fd()));
         let (sources, mut fds): (Vec<_>, Vec<_>) = guest
             .into_iter()
             .chain(exit)
@@ -133,6 +155,7 @@ impl Watch {
             .chain(files)
             .chain(unsent)
             .chain(reports)
+            .chain(doorbell)
             .chain(control)
             .unzip();
         let resolvers = self.resolvers.as_ref().and_then(ResolvWatch::deadline);
@@ -144,6 +167,7 @@ impl Watch {
             (Source::Engine, self.engine.next_turn()),
             (Source::RoomForUpdates, self.engine.next_flush()),
             (Source::Log, output::next_turn()),
+            (Source::Events, events.and_then(Events::deadline)),
         ];
         let due = turns.iter().filter_map(|(_, due)| *due).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
@@ -249,6 +273,16 @@ impl Watch {
                     for report in reports {
                         control.take_report(report, &mut |update| engine.send(update), Instant::now());
                     }
+                }
+            }
+            Source::Events => {
+                let have_records = self
+                    .events
+                    .as_ref()
+                    .is_some_and(|events| events.serve(Instant::now()));
+                if have_records && let Some(control) = &mut self.control {
+                    let engine = &mut self.engine;
+                    control.serve(&mut |update| engine.send(update), Instant::now());
                 }
             }
             Source::Control => {

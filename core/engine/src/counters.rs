@@ -163,5 +163,7 @@ counters! {
         dns_mismatched,
     /// Panics while a frame or event was handled; the flow concerned was reset.
         panics,
+    /// Flow events that were lost because the memory for events was full.
+        events_dropped,
     }
 }

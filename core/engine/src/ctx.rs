@@ -11,6 +11,7 @@ use rand_chacha::ChaCha12Rng;
 use crate::bandwidth::Throttle;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::flow_events::{CloseReason, FlowEvents};
 use crate::flow_rate::{self, Admission, FlowOpener};
 use crate::histogram::Histograms;
 use crate::ledger::{Ends, Ledger};
@@ -66,6 +67,10 @@ pub struct Net {
     pub(crate) ledger: Option<Box<dyn Ledger>>,
     /// Connections that the ledger lists from an earlier engine process, for which the guest has not been probed yet.
     pub(crate) orphans: Vec<Ends>,
+    /// Receiver of the events of flows; `None` if nothing uses them.
+    pub(crate) events: Option<Box<dyn FlowEvents>>,
+    /// Reason that the closing events of flows have, in place of their own, while flows are closed on request.
+    pub(crate) closing_as: Option<CloseReason>,
     /// Origin of the frame that is being handled: this worker's link, or another worker.
     pub(crate) origin: Origin,
     /// The guest's Ethernet address, learned from its frames.
@@ -181,6 +186,8 @@ impl Net {
             siblings: None,
             ledger: None,
             orphans: Vec::new(),
+            events: None,
+            closing_as: None,
             origin: Origin::Link,
             guest_mac: config.guest_mac,
             mtu: usize::from(config.mtu),

@@ -41,6 +41,8 @@ pub struct Egress {
     /// The number of matches of all of them.
     matches: u64,
     news: Vec<RefusalNotice>,
+    /// Ground of the last decision; `None` if no rule has matched.
+    last: Option<DecisionGround>,
     /// Time at which [`Self::keep`] next renews the learned addresses to which this worker's flows lead.
     sweep: Option<Instant>,
 }
@@ -76,6 +78,17 @@ pub struct Destination<'a> {
     pub embedded: &'a [Ipv4Addr],
     /// Destination port of TCP or UDP; `None` stands for any port.
     pub port: Option<u16>,
+}
+
+/// Ground on which the egress rules have decided about a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecisionGround {
+    /// The rule at this index matches the destination: an allow rule has permitted it, or a deny rule has refused it.
+    Rule(u32),
+    /// No allow rule matches the destination.
+    Unlisted,
+    /// The destination is a DNS resolver other than the forwarder, while rules name domains.
+    Resolver,
 }
 
 /// Decision of the egress rules about a destination.
@@ -144,8 +157,12 @@ impl Egress {
     /// Decides whether the guest may reach `to`, and counts the rule that matches.
     pub fn decide(&mut self, to: &Destination<'_>, now: Instant) -> Decision {
         match self.ground(to, now) {
-            Ok(None) => Decision::Allowed,
+            Ok(None) => {
+                self.last = None;
+                Decision::Allowed
+            }
             Ok(Some(place)) => {
+                self.last = Some(DecisionGround::Rule(u32::try_from(place).unwrap_or(u32::MAX)));
                 let entry = &mut self.entries[place];
                 entry.tally.hits += 1;
                 self.matches += 1;
@@ -178,8 +195,16 @@ impl Egress {
                 Some(to.port()),
                 now,
             ),
-            false => Decision::Allowed,
+            false => {
+                self.last = None;
+                Decision::Allowed
+            }
         }
+    }
+
+    /// Returns the ground of the last decision; `None` if there are no rules or none has matched.
+    pub(crate) fn last_ground(&self) -> Option<DecisionGround> {
+        self.last.filter(|_| !self.is_open())
     }
 
     /// Learns the addresses of domains in rules from a DNS response, before the response is forwarded to the guest.
@@ -296,6 +321,11 @@ impl Egress {
         port: Option<u16>,
         now: Instant,
     ) -> Decision {
+        self.last = Some(match ground {
+            RefusalGround::Rule(place) => DecisionGround::Rule(u32::try_from(place).unwrap_or(u32::MAX)),
+            RefusalGround::Unlisted => DecisionGround::Unlisted,
+            RefusalGround::Resolver => DecisionGround::Resolver,
+        });
         let (tally, why) = match ground {
             RefusalGround::Rule(place) => {
                 let entry = &mut self.entries[place];

@@ -7,6 +7,7 @@ use pontoon_wire::frame::{self, Body, Transport};
 
 use crate::ctx::Ctx;
 use crate::egress::EgressProtocol;
+use crate::flow_events::FlowEnds;
 use crate::local::icmp_error::{self, Reason};
 use crate::policy::Refusal;
 use crate::{Frame, Transmit};
@@ -46,6 +47,7 @@ impl Packet<'_, '_> {
             Err(refusal) => refusal,
         };
         ctx.net.counters.policy_refused += 1;
+        ctx.net.report_refusal(self.ends(), refusal, ctx.now);
         let reason = match refusal {
             Refusal::Class | Refusal::HostAddress | Refusal::Rule => Reason::Prohibited,
             Refusal::Unassigned => Reason::HostUnreachable,
@@ -54,6 +56,22 @@ impl Packet<'_, '_> {
         };
         self.refuse(reason, ctx);
         Err(Dropped)
+    }
+
+    /// Returns protocol and both ends of the packet's flow.
+    pub(crate) fn ends(&self) -> FlowEnds {
+        let (protocol, source, destination) = match &self.transport {
+            Transport::Udp(udp) => (EgressProtocol::Udp, udp.source_port, udp.destination_port),
+            Transport::Tcp(tcp) => (EgressProtocol::Tcp, tcp.source_port, tcp.destination_port),
+            Transport::Icmp(icmp) => (EgressProtocol::Icmp, icmp.ident, 0),
+            Transport::Fragment | Transport::Other => (EgressProtocol::Icmp, 0, 0),
+        };
+        FlowEnds {
+            protocol,
+            guest: SocketAddr::new(self.ip.source, source),
+            remote: Some(SocketAddr::new(self.ip.destination, destination)),
+            came_in: false,
+        }
     }
 
     /// Checks that the packet's hop limit permits one more hop. A packet to the gateway itself (`remote` differs from

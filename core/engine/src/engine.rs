@@ -16,6 +16,7 @@ use crate::ctx::{Completion, Ctx, Net, PARKED_FIRST_LEAD};
 use crate::dns::Forwarder;
 use crate::egress::{Egress, RefusalNotice};
 use crate::flow_dump::{self, Flow, Page};
+use crate::flow_events::{CloseReason, FlowEvents};
 use crate::fragment::Reassembly;
 use crate::histogram::Histograms;
 use crate::icmp::Icmp;
@@ -89,6 +90,25 @@ impl<H: Host> Engine<H> {
     /// Lists TCP connections in `ledger` from now on.
     pub fn keep_ledger(&mut self, ledger: Box<dyn Ledger>) {
         self.net.ledger = Some(ledger);
+    }
+
+    /// Reports the events of flows to `events` from now on. Called before the first packet, so that all flows are reported.
+    pub fn report_events(&mut self, events: Box<dyn FlowEvents>) {
+        self.net.events = Some(events);
+    }
+
+    /// Reports all flows as closed, because the engine ends and [`FlowEvents`] exists for longer. Flows are not closed, and
+    /// nothing is sent.
+    pub fn report_end(&mut self, now: Instant) {
+        if self.net.events.is_none() {
+            return;
+        }
+        let Self { net, protocols, .. } = self;
+        net.closing_as = Some(CloseReason::Ended);
+        protocols.tcp.report_all_closed(net, now);
+        protocols.udp.report_all_closed(net, now);
+        protocols.icmp.report_all_closed(net, now);
+        net.closing_as = None;
     }
 
     /// Sets `orphans`, the connections of the engine process that this one replaces. Each call of

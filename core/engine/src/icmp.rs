@@ -5,6 +5,7 @@
 //! engine, and are dropped here.
 
 mod enforce;
+mod events;
 mod requested;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use crate::ctx::{Capacity, Ctx, Eviction, Net};
 use crate::egress::EgressProtocol;
 use crate::egress_check::{self, Packet};
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
+use crate::flow_events::{Announcement, CloseReason, RefusalReason};
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::{DatagramMeta, PingReply, Problem};
 use crate::icmp_errors::{self, ErrorQueueSummary, SendFailure};
@@ -53,6 +55,8 @@ struct Echo<S> {
     opened: Instant,
     used: Instant,
     traffic: Traffic,
+    /// State of the echo id's opening event.
+    announcement: Announcement,
     /// Destination of the last request, as the guest has sent it.
     asked: IpAddr,
     /// True if a host has replied to a request.
@@ -128,11 +132,17 @@ impl<S> Icmp<S> {
             return;
         }
         let key = (ip.source, icmp.ident);
-        let index = match self.echoes.find(&key) {
+        let known = self.echoes.find(&key);
+        let index = match known {
             Some(index) => index,
             None => match self.open(key, ctx) {
                 Ok(index) => index,
                 Err(failure) => {
+                    let reason = match failure {
+                        Failure::Exhausted => RefusalReason::Limit,
+                        failure => RefusalReason::Host(failure),
+                    };
+                    ctx.net.report_refused(packet.ends(), reason, ctx.now);
                     if failure == Failure::Prohibited {
                         packet.refuse(Reason::Prohibited, ctx);
                     }
@@ -142,6 +152,12 @@ impl<S> Icmp<S> {
         };
         let flow = self.flow(index, ctx.net);
         ctx.net.current_flow = Some(flow);
+        self.report_request(
+            (index, known.is_none()),
+            packet.ends(),
+            remote,
+            (ctx.net, ctx.now),
+        );
         self.requested.insert(flow, remote, ip.destination, ctx.now);
         self.echoes.touch(index);
         let echo = self.echoes.at_mut(index);
@@ -252,7 +268,7 @@ impl<S> Icmp<S> {
         };
         echo.timer.fired();
         match echo.used + IDLE {
-            at if at <= ctx.now => self.remove(flow.index, ctx),
+            at if at <= ctx.now => self.remove(flow.index, CloseReason::Timeout, ctx),
             at => ctx.net.timers.arm(&mut echo.timer, flow, at),
         }
     }
@@ -260,18 +276,24 @@ impl<S> Icmp<S> {
     /// Closes an echo id at once, for example after its handler has panicked.
     pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if self.echoes.get_mut(flow.index, flow.generation).is_some() {
-            self.remove(flow.index, ctx);
+            self.remove(flow.index, CloseReason::Internal, ctx);
         }
     }
 
     /// Closes every echo id of the guest, and its host socket.
     pub fn close_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         for index in self.echoes.places() {
-            self.remove(index, ctx);
+            self.remove(index, CloseReason::GuestGone, ctx);
         }
     }
 
-    fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+    fn remove<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        reason: CloseReason,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        self.report_closed(index, reason, ctx.net, ctx.now);
         let mut echo = self.echoes.remove(index);
         ctx.net.timers.disarm(&mut echo.timer);
         ctx.net.was_evictable();
@@ -289,7 +311,7 @@ impl<S> Icmp<S> {
         let Some(idlest) = self.echoes.idlest() else {
             return Eviction::NoneLeft;
         };
-        self.remove(idlest, ctx);
+        self.remove(idlest, CloseReason::Evicted, ctx);
         ctx.net.counters.ping_evicted += 1;
         Eviction::Evicted
     }
@@ -333,6 +355,7 @@ impl<S> Icmp<S> {
             opened: ctx.now,
             used: ctx.now,
             traffic: Traffic::default(),
+            announcement: Announcement::default(),
             asked: key.0,
             answered: false,
             seq: 0,

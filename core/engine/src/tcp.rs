@@ -12,6 +12,7 @@ mod connection;
 mod dns;
 mod down;
 mod enforce;
+mod events;
 mod flush;
 mod half_closed;
 mod handshake;
@@ -48,6 +49,7 @@ use self::open::OpeningSegment;
 use self::segment::Verdict;
 use self::table::ConnectionTable;
 use crate::ctx::{Completion, Ctx, Eviction, Net, Routed};
+use crate::flow_events::CloseReason;
 use crate::slab::Slab;
 use crate::table::Secret;
 use crate::{Failure, FlowId, Frame, Host, Kind, Readiness, Transmit};
@@ -199,6 +201,7 @@ impl<S> Tcp<S> {
                 ctx.net.counters.tcp_reset_by_guest += 1;
                 burst.forget(index);
                 let connection = self.connections.at_mut(index);
+                connection.ends_by(CloseReason::GuestReset);
                 // A guest that has closed its socket after its FIN answers a probe by a reset; the data that it has
                 // sent before is still delivered.
                 let forgotten = connection.up.closed && connection.down.recovery.unanswered > 0;
@@ -302,6 +305,7 @@ impl<S> Tcp<S> {
                 let retry = connection.retry_handshake(ctx.now);
                 if retry == HandshakeRetry::GivenUp {
                     let is_answer = connection.state == TcpState::SynReceived;
+                    connection.ends_by(CloseReason::Timeout);
                     if let Some(socket) = connection.socket.take() {
                         ctx.host.abort(socket);
                     }
@@ -316,6 +320,7 @@ impl<S> Tcp<S> {
             TcpState::Open => {
                 if connection.dns_deadline().is_some_and(|at| ctx.now >= at) {
                     ctx.net.counters.dns_streams_closed += 1;
+                    connection.ends_by(CloseReason::Timeout);
                     return self.close(flow, ctx);
                 }
                 let served = match connection.down.recovery.retry {
@@ -369,6 +374,7 @@ impl<S> Tcp<S> {
     pub fn abort_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let all: Vec<u32> = self.connections.iter().map(|(index, ..)| index).collect();
         for index in all {
+            self.connections.at_mut(index).ends_by(CloseReason::GuestGone);
             if let Some(socket) = self.connections.at_mut(index).socket.take() {
                 ctx.host.abort(socket);
             }
@@ -416,7 +422,12 @@ impl<S> Tcp<S> {
                 if let Some(socket) = socket {
                     ctx.host.close(socket);
                 }
+                connection.ends_by(match connection.active_close {
+                    true => CloseReason::PeerFin,
+                    false => CloseReason::GuestFin,
+                });
                 if connection.active_close {
+                    connection.report_closed(id, ctx.net, ctx.now);
                     connection.release(ctx.net);
                     connection.up.queries = None;
                     connection.state = TcpState::TimeWait {
@@ -433,6 +444,7 @@ impl<S> Tcp<S> {
             }
             Ended::Failed(failure) => {
                 ctx.net.counters.tcp_reset_by_host += 1;
+                connection.ends_by(CloseReason::of_failure(failure));
                 if let Some(socket) = socket {
                     // If the host connection is still established, a close would signal the end of the data to the
                     // peer.
@@ -459,6 +471,7 @@ impl<S> Tcp<S> {
         }
         let id = self.id(index, ctx.net);
         let connection = self.connections.at_mut(index);
+        connection.report_closed(id, ctx.net, ctx.now);
         connection.state = TcpState::Failed;
         connection.release(ctx.net);
         ctx.net.timers.disarm(&mut connection.timer);
@@ -511,6 +524,7 @@ impl<S> Tcp<S> {
         if let Some(ledger) = &ctx.net.ledger {
             ledger.enter(index, key.into());
         }
+        self.report_opened(index, ctx.net, ctx.now);
         index
     }
 
@@ -521,7 +535,9 @@ impl<S> Tcp<S> {
 
     /// Removes a connection whose key has been assigned to a new connection already.
     fn replace<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        let id = self.id(index, ctx.net);
         let mut connection = self.connections.remove(index);
+        connection.report_closed(id, ctx.net, ctx.now);
         self.half_closed.remove(&mut connection, index);
         if connection.up.queries.is_some() {
             self.strike_dns(index);

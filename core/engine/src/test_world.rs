@@ -16,7 +16,7 @@ use core::time::Duration;
 pub(crate) use guest::{Sent, ether, with_frame, with_frames};
 pub(crate) use host::{FakeHost, READABLE, TROUBLE, problem};
 pub(crate) use link::FakeLink;
-pub(crate) use net::{GUEST, GUEST_MAC, GUEST_V6, OUR_MAC, OWNED, moved, net};
+pub(crate) use net::{EventRecorder, GUEST, GUEST_MAC, GUEST_V6, OUR_MAC, OWNED, moved, net};
 
 use crate::ctx::{Ctx, Net};
 use crate::{Counters, FlowId, Instant};

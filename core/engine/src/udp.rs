@@ -14,6 +14,7 @@
 mod down;
 mod enforce;
 mod errors;
+mod events;
 mod gather;
 mod peer_ports;
 mod peers;
@@ -29,6 +30,7 @@ use core::time::Duration;
 use crate::ctx::{Ctx, Eviction, Net};
 use crate::egress::EgressProtocol;
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
+use crate::flow_events::{Announcement, CloseReason};
 use crate::policy::Policy;
 use crate::siblings::FlowKey;
 use crate::table::{Secret, Table};
@@ -57,6 +59,8 @@ struct UdpEndpoint<S> {
     opened: Instant,
     used: Instant,
     traffic: Traffic,
+    /// State of the endpoint's opening event.
+    announcement: Announcement,
     /// Peer of the last datagram, as the guest sees its address.
     last: Option<SocketAddr>,
     peers: EndpointPeers,
@@ -116,7 +120,7 @@ impl<S> Udp<S> {
             return;
         };
         let (published, key) = (endpoint.published, *self.endpoints.key(flow.index));
-        self.remove(flow.index, ctx);
+        self.remove(flow.index, CloseReason::Internal, ctx);
         if let Some(place) = published
             && self.open_published_socket(place, key, ctx).is_err()
         {
@@ -128,7 +132,7 @@ impl<S> Udp<S> {
     pub fn close_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         for index in self.endpoints.places() {
             if self.endpoints.at(index).published.is_none() {
-                self.remove(index, ctx);
+                self.remove(index, CloseReason::GuestGone, ctx);
             }
         }
     }
@@ -144,7 +148,7 @@ impl<S> Udp<S> {
         };
         endpoint.timer.fired();
         match endpoint.expiry() {
-            Some(at) if at <= ctx.now => self.remove(flow.index, ctx),
+            Some(at) if at <= ctx.now => self.remove(flow.index, CloseReason::Timeout, ctx),
             Some(at) => ctx.net.timers.arm(&mut endpoint.timer, flow, at),
             None => (),
         }
@@ -211,7 +215,13 @@ impl<S> Udp<S> {
             .map(|peer| peer.written.ip())
     }
 
-    fn remove<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+    fn remove<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        reason: CloseReason,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        self.report_closed(index, reason, ctx.net, ctx.now);
         if let (guest, 0) = *self.endpoints.key(index) {
             ctx.net.release(&FlowKey::Udp(guest));
         }
@@ -246,7 +256,7 @@ impl<S> Udp<S> {
         let Some(index) = index else {
             return Eviction::NoneLeft;
         };
-        self.remove(index, ctx);
+        self.remove(index, CloseReason::Evicted, ctx);
         ctx.net.counters.udp_evicted += 1;
         Eviction::Evicted
     }
@@ -283,6 +293,7 @@ impl<S> UdpEndpoint<S> {
             opened: now,
             used: now,
             traffic: Traffic::default(),
+            announcement: Announcement::default(),
             last: None,
             peers: EndpointPeers::new(by_port),
             published: None,

@@ -16,6 +16,7 @@ use tracing::{debug, warn};
 
 mod capture;
 mod cpus;
+pub mod events;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
 pub mod ledger;
@@ -59,6 +60,8 @@ pub struct EngineSetup {
     pub ledger: ledger::SharedLedger,
     /// Memory for the workers' statistics.
     pub stats: stats::StatsTable,
+    /// Memory for the events of flows; `None` if no program can read them.
+    pub events: Option<events::EventSetup>,
     /// The generation of the egress rules in `config`, at least 1.
     pub rules_generation: u64,
     /// Function that sets the level of the process's log.
@@ -82,6 +85,7 @@ impl EngineSetup {
             outbound: self.outbound.clone(),
             ledger: self.ledger,
             stats: self.stats.clone(),
+            events: self.events.take(),
             rules_generation: self.rules_generation,
             set_log_level: self.set_log_level,
             restarted: self.restarted,
@@ -91,7 +95,9 @@ impl EngineSetup {
     /// Returns all descriptors of the setup, which the engine process must not close.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let raw_icmp = self.raw_icmp.iter().flatten();
-        self.published.iter().chain(raw_icmp).map(AsFd::as_fd)
+        let doorbell = self.events.iter().map(events::EventSetup::doorbell);
+        let others = self.published.iter().chain(raw_icmp);
+        others.map(AsFd::as_fd).chain(doorbell)
     }
 }
 

@@ -51,6 +51,7 @@ fn setup(pacing: Pacing, workers: u8) -> (EngineSetup, EngineChannel, Supervisor
         outbound: pontoon_host::Outbound::default(),
         ledger: ledger::SharedLedger::new(workers, 64).unwrap(),
         stats: stats::StatsTable::private(workers, 4),
+        events: None,
         rules_generation: 1,
         restarted: false,
         set_log_level: |_| {},

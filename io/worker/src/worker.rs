@@ -18,6 +18,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{info, warn};
 
 use crate::capture::CaptureControl;
+use crate::events::Doorbell;
 use crate::limits::FlowLimits;
 use crate::mesh::WorkerHandle;
 use crate::messages::{EndedFlows, EngineChannel, OwnedParts, PortError};
@@ -52,6 +53,8 @@ pub(crate) struct Worker<L> {
     /// Memory for the statistics, and the time at which they were last copied there.
     pub(crate) stats: RowWriter,
     pub(crate) process_stats: ProcessRow,
+    /// Notification of the reader of flow events; `None` if no program can read them.
+    pub(crate) doorbell: Option<Doorbell>,
     pub(crate) published_at: Instant,
     /// The generation of the egress rules and the number of their matches that were copied last.
     pub(crate) published_rules: Option<(u64, u64)>,
@@ -173,6 +176,9 @@ impl<L: Link> Worker<L> {
                     timeout
                 }
             };
+            if let Some(doorbell) = &mut self.doorbell {
+                doorbell.ring();
+            }
             self.host.epoll().wait(&mut events, timeout)?;
         }
     }
@@ -190,6 +196,14 @@ impl<L: Link> Worker<L> {
                 .forget_guest(&mut self.link.transmitter(), &mut self.host, now);
         }
         next
+    }
+
+    /// Reports the flows that are still open as closed, because the loop has ended, and notifies the reader.
+    pub(crate) fn end_events(&mut self, now: Instant) {
+        self.engine.report_end(now);
+        if let Some(doorbell) = &mut self.doorbell {
+            doorbell.ring();
+        }
     }
 
     /// Logs failures of the engine, and limits that flows have reached.
@@ -257,6 +271,7 @@ impl<L: Link> Worker<L> {
             histograms: self.histograms,
             stats: self.stats,
             process_stats: self.process_stats,
+            doorbell: self.doorbell,
             published_at: self.published_at,
             published_rules: self.published_rules,
             rules_generation: self.rules_generation,

@@ -18,6 +18,7 @@ use tracing::warn;
 
 use crate::EngineSetup;
 use crate::capture::CaptureControl;
+use crate::events;
 use crate::limits::FlowLimits;
 use crate::mesh::{self, WorkerHandle};
 use crate::messages::{EngineChannel, OwnedParts, PortError};
@@ -46,6 +47,9 @@ pub(crate) fn build<L: Link>(
             .collect(),
     };
     let published: Vec<_> = setup.published.into_iter().map(Arc::new).collect();
+    let events = setup
+        .events
+        .map(|events| (events.rings, Arc::new(events.doorbell)));
     let capture_control = Arc::new(CaptureControl::new(setup.stats.process()));
     let mut raw_icmp = setup.raw_icmp;
     let reports = supervisor.try_clone()?;
@@ -79,6 +83,7 @@ pub(crate) fn build<L: Link>(
             malformed: 0,
             histograms: WorkerHistograms::default(),
             stats: setup.stats.writer(id),
+            doorbell: None,
             process_stats: setup.stats.process(),
             published_at: worker::now(),
             published_rules: None,
@@ -93,6 +98,12 @@ pub(crate) fn build<L: Link>(
             ended: VecDeque::new(),
             pending: PendingInput::default(),
         };
+        if let Some((rings, event)) = &events
+            && let Some((writer, doorbell)) = events::connect(rings, id, event, setup.rules_generation)
+        {
+            worker.engine.report_events(Box::new(writer));
+            worker.doorbell = Some(doorbell);
+        }
         worker.engine.set_owned_addresses(
             &setup.owned,
             &mut worker.link.transmitter(),
@@ -160,6 +171,7 @@ fn run_one<L: Link>(mut worker: Worker<L>) -> Ended<L> {
             }
         };
         if !matches!(end, Ok(LoopEnd::Capture)) {
+            worker.end_events(worker::now());
             worker.publish(worker::now());
             return (end, Some(worker));
         }

@@ -9,6 +9,7 @@ mod control;
 mod dns;
 #[cfg(target_arch = "x86_64")]
 mod escapes;
+mod events;
 mod faults;
 mod floods;
 mod follow;
@@ -64,6 +65,7 @@ pub(crate) fn all() -> Vec<Case> {
         dns::cases,
         #[cfg(target_arch = "x86_64")]
         escapes::cases,
+        events::cases,
         faults::cases,
         floods::cases,
         follow::cases,

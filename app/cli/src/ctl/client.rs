@@ -1,7 +1,8 @@
 //! HTTP client of a control socket: sends one request and receives the response.
 
 use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -57,6 +58,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a response that arrives in pieces.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Limit on the bytes of a line of a body that grows, and of a response's head.
+const MAX_LINE: usize = 64 << 10;
+
 /// Limit on the bytes of a response. The longest lists 131,072 flows with less than 400 bytes each.
 const MAX_RESPONSE: usize = 128 << 20;
 
@@ -88,6 +92,48 @@ impl<'a> Client<'a> {
 
     pub(crate) fn delete<T: DeserializeOwned>(&self, what: &str) -> Result<T> {
         self.request("DELETE", what, &[])
+    }
+
+    /// Requests a body that grows, and passes each of its lines to `take` until the server ends it.
+    pub(crate) fn stream(&self, what: &str, mut take: impl FnMut(&str) -> Result<()>) -> Result<()> {
+        let shown = self.path.display();
+        let mut stream = UnixStream::connect(self.path).map_err(|error| ConnectError {
+            path: self.path.to_owned(),
+            error,
+        })?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.write_all(format!("GET {what} HTTP/1.1\r\nHost: pontoon\r\n\r\n").as_bytes())?;
+        let mut lines = BufReader::new(stream);
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            ensure!(head.len() < MAX_LINE, "invalid HTTP response from {shown}");
+            let len = lines.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut head);
+            ensure!(len? > 0, "incomplete response from {shown}");
+        }
+        if !head.starts_with(b"HTTP/1.1 200 ") {
+            lines.get_ref().shutdown(Shutdown::Write)?;
+            lines.take(MAX_LINE as u64).read_to_end(&mut head)?;
+            let (status, body) = split(&head)?;
+            match serde_json::from_slice::<Problem>(body) {
+                Ok(problem) => bail!("{}", one_line(&problem.error)),
+                Err(_) => bail!("{shown} responded with status {status}"),
+            }
+        }
+        // Nothing may happen for any time.
+        lines.get_ref().set_read_timeout(None)?;
+        loop {
+            let mut line = Vec::new();
+            let len = lines
+                .by_ref()
+                .take(MAX_LINE as u64)
+                .read_until(b'\n', &mut line)?;
+            if len == 0 {
+                return Ok(());
+            }
+            ensure!(line.ends_with(b"\n"), "incomplete record from {shown}");
+            take(str::from_utf8(&line)?.trim_end())?;
+        }
     }
 
     fn request<T: DeserializeOwned>(&self, method: &str, what: &str, body: &[u8]) -> Result<T> {
@@ -282,6 +328,28 @@ mod tests {
         let client = Client::new(&path).verbatim(true);
         let reply: Published = client.get("/v1/publish").unwrap();
         assert_eq!(reply.published, ["\u{1b}[2J"]);
+    }
+
+    #[test]
+    fn lines_of_a_growing_body_are_passed_one_by_one() {
+        let (_directory, path) = serve(200, "{\"n\":1}\n{\"n\":2}\n");
+        let mut lines = Vec::new();
+        let taken = Client::new(&path).stream("/v1/events?", |line| {
+            lines.push(line.to_owned());
+            Ok(())
+        });
+        taken.unwrap();
+        assert_eq!(lines, ["{\"n\":1}", "{\"n\":2}"]);
+        for (status, response, expected) in [
+            (400, r#"{"error":"unknown type 'x'"}"#, "unknown type 'x'"),
+            (200, "{", "incomplete record"),
+        ] {
+            let (_directory, path) = serve(status, response);
+            let error = Client::new(&path)
+                .stream("/v1/events?type=x", |_| Ok(()))
+                .unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        }
     }
 
     #[test]

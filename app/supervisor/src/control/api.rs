@@ -6,6 +6,7 @@ mod change_request;
 mod confirm_round;
 mod document;
 pub(super) mod end_flows;
+mod events;
 mod flow_dump;
 mod flows;
 pub(super) mod guest_forward;
@@ -30,6 +31,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::ControlSetup;
 use crate::capture::Capture;
+use crate::events::Events;
 use crate::forward::Forwards;
 use crate::publish::Ports;
 use crate::statistics::Statistics;
@@ -60,6 +62,7 @@ pub(super) struct Api {
     /// Number of the last request to end flows.
     last_end: u64,
     captures: Captures,
+    events: Option<Events>,
     level: Level,
     set_log_level: fn(LevelFilter),
     /// Updates to be sent to the engine.
@@ -117,6 +120,11 @@ pub(super) const ROUTES: &[Route<Api>] = &[
         method: "POST",
         path: "/v1/flows/kill",
         act: end_flows::post,
+    },
+    Route {
+        method: "GET",
+        path: "/v1/events",
+        act: events::get,
     },
     Route {
         method: "GET",
@@ -180,6 +188,7 @@ impl Api {
             flow_dump: FlowDump::new(workers),
             last_end: 0,
             captures: Captures::default(),
+            events: served.events,
             level: log_level::now(),
             set_log_level: served.set_log_level,
             outbox: Vec::new(),

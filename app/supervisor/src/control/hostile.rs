@@ -137,6 +137,7 @@ fn served() -> ControlSetup {
         forwarder: true,
         ports: Ports::new(AddressPlan::usual(true)),
         forwards: Forwards::new(AddressPlan::usual(true)),
+        events: None,
         set_log_level: |_| {},
     }
 }

@@ -35,6 +35,7 @@ fn served() -> ControlSetup {
         forwarder: true,
         ports: Ports::new(plan.clone()),
         forwards: Forwards::new(plan),
+        events: None,
         set_log_level: |_| {},
     }
 }
@@ -64,6 +65,7 @@ impl Fixture {
         let table = StatsTable::private(workers, 8);
         let served = ControlSetup {
             statistics: Statistics::new(table.clone(), vec!["deny 192.0.2.1".parse().unwrap()]),
+            events: None,
             set_log_level,
             ..served()
         };

@@ -2,6 +2,7 @@
 
 use super::Engine;
 use crate::egress::Match;
+use crate::flow_events::CloseReason;
 use crate::{FlowId, Host, Instant, Kind, Transmit};
 
 impl<H: Host> Engine<H> {
@@ -9,6 +10,7 @@ impl<H: Host> Engine<H> {
     /// The endpoint of a published port is opened again, without its clients. Returns the number of flows that were ended,
     /// which is 0 if the flow does not exist.
     pub fn end_flow<T: Transmit>(&mut self, id: FlowId, link: &mut T, host: &mut H, now: Instant) -> u32 {
+        self.net.closing_as = Some(CloseReason::Killed);
         let (protocols, ctx) = &mut self.split(link, host, now);
         let exists = match id.kind {
             Kind::Tcp => protocols.tcp.end_by_request(id, ctx),
@@ -17,6 +19,7 @@ impl<H: Host> Engine<H> {
             Kind::Dns | Kind::Listener | Kind::Edge => false,
         };
         ctx.link.flush();
+        ctx.net.closing_as = None;
         u32::from(exists)
     }
 
@@ -30,11 +33,13 @@ impl<H: Host> Engine<H> {
         now: Instant,
     ) -> u32 {
         let selection = self.net.policy.egress.select(what);
+        self.net.closing_as = Some(CloseReason::Killed);
         let (protocols, ctx) = &mut self.split(link, host, now);
         let ended = protocols.tcp.end_selected(&selection, ctx)
             + protocols.udp.end_selected(&selection, ctx)
             + protocols.icmp.end_selected(&selection, ctx);
         ctx.link.flush();
+        ctx.net.closing_as = None;
         u32::try_from(ended).unwrap_or(u32::MAX)
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::Icmp;
 use crate::ctx::Ctx;
 use crate::egress::{DestinationSelection, EgressProtocol, RefusedFlows};
+use crate::flow_events::CloseReason;
 use crate::{FlowId, Host, Transmit};
 
 impl<S> Icmp<S> {
@@ -46,7 +47,8 @@ impl<S> Icmp<S> {
             .into_iter()
             .filter(|&(index, generation)| self.echoes.is_current(index, generation))
             .collect();
-        open.iter().for_each(|&(index, _)| self.remove(index, ctx));
+        open.iter()
+            .for_each(|&(index, _)| self.remove(index, CloseReason::Killed, ctx));
         open.len()
     }
 }

@@ -9,7 +9,7 @@ use pontoon_wire::vnet::Segmentation;
 use super::Icmp;
 use super::requested::MOST_ADDRESSES;
 use crate::host::Problem;
-use crate::test_world::{READABLE, Sent, TROUBLE, World, problem, with_frame};
+use crate::test_world::{EventRecorder, READABLE, Sent, TROUBLE, World, problem, with_frame};
 use crate::{Failure, Readiness};
 
 const GUEST: &str = "10.0.2.15";
@@ -601,4 +601,37 @@ fn echo_replies_wait_while_the_bandwidth_is_used_up() {
     let flow = ping.world.net.parked.pop().unwrap();
     ping.icmp.handle_ready(flow, &mut ping.world.ctx());
     assert_eq!(ping.world.down().len(), 1);
+}
+
+#[test]
+fn events_of_an_echo_id() {
+    let mut ping = Pinger::new();
+    let events = EventRecorder::of(&mut ping.world.net);
+    for to in [REMOTE, REMOTE, "198.51.100.1", REMOTE] {
+        ping.send(GUEST, to, &REQUEST);
+    }
+    ping.send(GUEST, "10.0.2.99", &REQUEST);
+    ping.send(GUEST_V6, REMOTE_V6, &REQUEST);
+    assert_eq!(
+        events.take(),
+        [
+            "opened: 10.0.2.15:7 > 192.0.2.1:0",
+            "peer: 10.0.2.15:7 > 198.51.100.1:0",
+            "refused unassigned: 10.0.2.15:7 > 10.0.2.99:0",
+            "opened: [fd70:6f6e:746f::15]:7 > [2001:db8::1]:0",
+        ]
+    );
+    ping.wait(61);
+    let mut closed = events.take();
+    closed.sort();
+    assert_eq!(
+        closed,
+        [
+            "closed timeout 20 0: 10.0.2.15:7 > 192.0.2.1:0",
+            "closed timeout 5 0: [fd70:6f6e:746f::15]:7 > [2001:db8::1]:0",
+        ]
+    );
+    ping.world.host.opens.push_back(Failure::Prohibited);
+    ping.send(GUEST, REMOTE, &REQUEST);
+    assert_eq!(events.take(), ["refused host-error: 10.0.2.15:7 > 192.0.2.1:0"]);
 }

@@ -12,6 +12,7 @@ use super::stalled::ReceiveQueueWatch;
 use super::traffic::ByteMeter;
 use crate::Instant;
 use crate::dns::stream::Queries;
+use crate::flow_events::Announcement;
 use crate::pool::{BlockPromise, BlockQueue};
 use crate::timer::Timer;
 
@@ -212,6 +213,10 @@ pub(super) struct Connection<S> {
     pub(super) held: ReceiveQueueWatch,
     /// Counter of the bytes carried in both directions.
     pub(super) meter: ByteMeter,
+    /// State of the connection's opening event.
+    pub(super) announcement: Announcement,
+    /// Code of the reason of the connection's end, once it is known, or 0.
+    pub(super) close_reason: u16,
     /// Time of the last acceptable segment from the guest.
     pub(super) last_received: Instant,
     /// Earliest time at which another challenge acknowledgement may be sent (RFC 5961 section 7).
@@ -236,6 +241,8 @@ impl<S> Connection<S> {
             opened: now,
             held: ReceiveQueueWatch::default(),
             meter: ByteMeter::default(),
+            announcement: Announcement::default(),
+            close_reason: 0,
             last_received: now,
             next_challenge: Instant::default(),
             up: GuestToHost {

@@ -8,6 +8,7 @@ use core::time::Duration;
 use super::connection::{Connection, TcpState};
 use super::{Burst, Tcp};
 use crate::ctx::Ctx;
+use crate::flow_events::CloseReason;
 use crate::{FlowId, Host, Instant, Transmit};
 
 /// Maximum number of connections to the DNS forwarder. All of them belong to one worker.
@@ -60,6 +61,9 @@ impl<S> Tcp<S> {
             return;
         };
         ctx.net.counters.dns_streams_closed += 1;
+        self.connections
+            .at_mut(idlest.index)
+            .ends_by(CloseReason::Evicted);
         self.close(idlest, ctx);
         burst.forget(idlest.index);
     }

@@ -98,7 +98,7 @@ impl<S> Tcp<S> {
         closed.into_iter().for_each(|index| self.prohibit(index, ctx));
     }
 
-    fn indices(&self, which: impl Fn(&Connection<S>) -> bool) -> Vec<u32> {
+    pub(super) fn indices(&self, which: impl Fn(&Connection<S>) -> bool) -> Vec<u32> {
         let all = self.connections.iter();
         all.filter(|(_, _, connection)| which(connection))
             .map(|(index, _, _)| index)

@@ -13,6 +13,7 @@ use pontoon_wire::frame::Flags;
 use super::connection::{Connection, TcpState};
 use super::{Ended, Tcp};
 use crate::ctx::{Ctx, Eviction};
+use crate::flow_events::CloseReason;
 use crate::siblings::ClientShare;
 use crate::{Failure, FlowId, Host, Instant, Transmit};
 
@@ -144,6 +145,7 @@ impl<S> Tcp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) {
         ctx.net.counters.tcp_half_closed_evicted += 1;
+        self.connections.at_mut(id.index).ends_by(CloseReason::Evicted);
         // Removal closes the socket.
         self.remove(id.index, ctx);
     }

@@ -5,6 +5,7 @@ use pontoon_wire::frame::Flags;
 use super::connection::ConnectionKey;
 use super::{Tcp, stray};
 use crate::ctx::Ctx;
+use crate::flow_events::CloseReason;
 use crate::ledger::Ends;
 use crate::{FlowId, Host, Transmit};
 
@@ -12,6 +13,7 @@ impl<S> Tcp<S> {
     /// Resets a connection on both sides at once, for example after its handler has panicked.
     pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if let Some(connection) = self.connections.get_mut(flow.index, flow.generation) {
+            connection.ends_by(CloseReason::Internal);
             if let Some(socket) = connection.socket.take() {
                 ctx.host.abort(socket);
             }

@@ -10,14 +10,17 @@ use pontoon_wire::frame::{self, Flags, Ip};
 use rand_chacha::rand_core::RngCore;
 
 use super::connection::{Connection, ConnectionKey, TcpState};
+use super::events;
 use super::seq::Seq;
 use super::stray::{reply_reset, send_reset};
 use super::{Burst, Sending, Tcp};
 use crate::ctx::{Capacity, Ctx, Net, Routed};
 use crate::dns::stream::Queries;
 use crate::egress::{Decision, EgressProtocol};
+use crate::flow_events::{CloseReason, RefusalReason};
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::{AcceptedConnection, Connect};
+use crate::policy::Refusal;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
 /// Maximum number of connections that are accepted from one listener in one turn.
@@ -48,7 +51,11 @@ impl<S> Tcp<S> {
         };
         let victim = match self.admit_guest(&key, frame, ctx) {
             GuestAdmission::Admitted { victim } => victim,
-            GuestAdmission::Refused => return reply_reset(syn.ip, segment, ctx),
+            GuestAdmission::Refused => {
+                let refused = events::ends(&key, false);
+                ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
+                return reply_reset(syn.ip, segment, ctx);
+            }
             GuestAdmission::HandedOver => return,
         };
         if let Err(winner) = ctx.net.claim(&key.into()) {
@@ -63,6 +70,8 @@ impl<S> Tcp<S> {
         if victim.is_none() && ctx.net.is_full() {
             // A connection keeps its slot until the link has accepted its reset.
             ctx.net.counters.flows_refused += 1;
+            let refused = events::ends(&key, false);
+            ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
             ctx.net.release(&key.into());
             return reply_reset(syn.ip, segment, ctx);
         }
@@ -77,6 +86,7 @@ impl<S> Tcp<S> {
         match ctx.host.tcp_connect(id, target) {
             Err(failure) => {
                 ctx.net.release(&key.into());
+                events::report_failed(id, &key, failure, ctx.net, ctx.now);
                 self.report_failure(&key, segment.seq, failure, ctx);
             }
             Ok((socket, progress)) => {
@@ -156,6 +166,7 @@ impl<S> Tcp<S> {
     /// Resets a connection on both sides because the policy refuses its destination.
     pub(super) fn prohibit<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         ctx.net.counters.policy_refused += 1;
+        self.connections.at_mut(index).ends_by(CloseReason::Policy);
         if let Some(socket) = self.connections.at_mut(index).socket.take() {
             ctx.host.abort(socket);
         }
@@ -186,7 +197,8 @@ impl<S> Tcp<S> {
         failure: Failure,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let connection = self.connections.at(index);
+        let connection = self.connections.at_mut(index);
+        connection.ends_by(CloseReason::ConnectFailed(failure));
         let (key, isn) = (connection.key, (connection.up.next - 1).0);
         self.report_failure(&key, isn, failure, ctx);
         self.remove(index, ctx);
@@ -268,12 +280,15 @@ impl<S> Tcp<S> {
         let Some(guest) = published.guest(&ctx.net.config.plan) else {
             return ctx.host.abort(accepted.socket);
         };
+        let refused = events::client_ends(guest, accepted.peer);
         let Some(room) = self.room_for_client(published.share_key(), ctx) else {
+            ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
             return ctx.host.abort(accepted.socket);
         };
         let capacity = Capacity::new(room != ClientRoom::Vacant);
         let admission = ctx.net.admit(capacity, FlowOpener::Client, ctx.now);
         if admission == Admission::Refused {
+            ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
             return ctx.host.abort(accepted.socket);
         }
         let victim = match room {
@@ -469,14 +484,16 @@ fn destination(
     let target = if is_to_forwarder(key, net) {
         match net.policy.egress.decide_stream_to_forwarder(key.remote, now) {
             Decision::Allowed => return dns,
-            Decision::Refused => None,
+            Decision::Refused => Err(Refusal::Rule),
         }
     } else {
-        let remote = net.policy.check_egress(EgressProtocol::Tcp, written, port, now);
-        remote.ok()
+        net.policy.check_egress(EgressProtocol::Tcp, written, port, now)
     };
-    net.counters.policy_refused += u64::from(target.is_none());
-    target
+    if let Err(refusal) = target {
+        net.counters.policy_refused += 1;
+        net.report_refusal(events::ends(key, false), refusal, now);
+    }
+    target.ok()
 }
 
 /// Returns true if a connection that the guest opens leads to the DNS forwarder.

@@ -12,6 +12,7 @@ use core::time::Duration;
 use super::Tcp;
 use super::connection::{Connection, TcpState};
 use crate::ctx::{Ctx, Net};
+use crate::flow_events::CloseReason;
 use crate::{FlowId, Host, Instant, Transmit};
 
 /// Time within which a guest has to acknowledge as many bytes as its receive queue contains. The timers for data in
@@ -104,6 +105,9 @@ impl<S> Tcp<S> {
             && let Some(largest) = self.largest_stalled()
         {
             ctx.net.counters.tcp_stalled_evicted += 1;
+            self.connections
+                .at_mut(largest.index)
+                .ends_by(CloseReason::Evicted);
             self.close(largest, ctx);
         }
     }

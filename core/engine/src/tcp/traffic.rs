@@ -29,6 +29,11 @@ impl ByteMeter {
         (self.up, self.down) = (self.up.latest(up), self.down.latest(down));
     }
 
+    /// Returns the bytes counted so far.
+    pub(super) const fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
     /// Returns the number of bytes sent to the guest, each counted once.
     pub(super) const fn sent_down(&self) -> u64 {
         self.traffic.down

@@ -9,6 +9,7 @@ use super::ip;
 use crate::address_plan::AddressPlan;
 use crate::config::Config;
 use crate::ctx::Net;
+use crate::flow_events::{FlowEvent, FlowEventKind, FlowEvents, Reported};
 use crate::{Counters, Instant, WorkerId};
 
 pub(crate) const OUR_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -45,4 +46,46 @@ pub(crate) fn moved(net: &Net, before: &Counters) -> Vec<(&'static str, u64)> {
         .filter(|(now, before)| now != before)
         .map(|((name, now), (_, before))| (name, now - before))
         .collect()
+}
+
+/// Receiver of flow events that writes each as a line of text.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EventRecorder(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+impl EventRecorder {
+    /// Records the events of `net` from now on.
+    pub(crate) fn of(net: &mut Net) -> Self {
+        let recorder = Self::default();
+        net.events = Some(Box::new(recorder.clone()));
+        recorder
+    }
+
+    /// Returns the events since the previous call of this function.
+    pub(crate) fn take(&self) -> Vec<String> {
+        core::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl FlowEvents for EventRecorder {
+    fn report(&mut self, event: &FlowEvent) -> Reported {
+        let what = match event.kind {
+            FlowEventKind::Opened { .. } => "opened".to_owned(),
+            FlowEventKind::Decided { ground } => format!("decided {ground:?}"),
+            FlowEventKind::Peer { target: None } => "peer".to_owned(),
+            FlowEventKind::Peer { target: Some(target) } => format!("peer at {target}"),
+            FlowEventKind::Refused { reason } => format!("refused {reason}"),
+            FlowEventKind::Closed { reason, traffic, .. } => {
+                format!("closed {reason} {} {}", traffic.up, traffic.down)
+            }
+        };
+        let remote = event.ends.remote.map(|remote| remote.to_string());
+        let way = if event.ends.came_in { "<" } else { ">" };
+        let line = format!(
+            "{what}: {} {way} {}",
+            event.ends.guest,
+            remote.unwrap_or_default()
+        );
+        self.0.lock().unwrap().push(line);
+        Reported::Kept
+    }
 }

@@ -6,6 +6,7 @@ use super::Udp;
 use super::peers::Peer;
 use crate::ctx::Ctx;
 use crate::egress::{DestinationSelection, EgressProtocol};
+use crate::flow_events::CloseReason;
 use crate::{FlowId, Host, Transmit};
 
 impl<S> Udp<S> {
@@ -63,7 +64,7 @@ impl<S> Udp<S> {
         self.forget(is_selected);
         for &index in &selected {
             if self.endpoints.at(index).published.is_none() {
-                self.remove(index, ctx);
+                self.remove(index, CloseReason::Killed, ctx);
             }
         }
         selected.len()

@@ -10,6 +10,7 @@ use super::{BESIDE, Udp, UdpEndpoint};
 use crate::config::Published;
 use crate::ctx::{Ctx, Net};
 use crate::egress::EgressProtocol;
+use crate::flow_events::CloseReason;
 use crate::host::Received;
 use crate::siblings::FlowKey;
 use crate::{Failure, Host, Instant, Kind, Transmit};
@@ -46,7 +47,7 @@ impl<S> Udp<S> {
         if let Some(index) = guest.and_then(|guest| self.endpoints.find(&(guest, 0)))
             && self.endpoints.at(index).published.is_none()
         {
-            self.remove(index, ctx);
+            self.remove(index, CloseReason::PortChanged, ctx);
         }
     }
 
@@ -78,7 +79,7 @@ impl<S> Udp<S> {
                 peers.forget_first(|peer| peer.via == index);
             }
             places.extend(self.endpoints.at(index).published);
-            self.remove(index, ctx);
+            self.remove(index, CloseReason::PortChanged, ctx);
         }
         for (nth, place) in (first..).zip(places.into_iter().skip(1)) {
             if self.open_published_socket(place, (guest, nth), ctx).is_err() {
@@ -90,7 +91,7 @@ impl<S> Udp<S> {
         if self.endpoints.find(&(guest, 0)).is_none()
             && let Some(beside) = self.endpoints.find(&(guest, BESIDE))
         {
-            self.remove(beside, ctx);
+            self.remove(beside, CloseReason::PortChanged, ctx);
         }
     }
 
@@ -117,6 +118,7 @@ impl<S> Udp<S> {
         let index = self.endpoints.insert(key, endpoint);
         self.endpoints.pin(index);
         self.pool.add_port();
+        self.report_peer((index, true), None, None, true, (ctx.net, ctx.now));
         Ok(())
     }
 
@@ -169,6 +171,7 @@ impl<S> Udp<S> {
             .at_mut(home)
             .peers
             .learn(&mut self.pool, owner, group, client, now);
+        self.report_peer((home, false), Some(written), Some(remote), true, (net, now));
         Some(written)
     }
 

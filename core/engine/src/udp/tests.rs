@@ -3,6 +3,7 @@
 
 mod down;
 mod errors;
+mod events;
 mod model;
 mod published;
 mod up;

@@ -9,11 +9,12 @@ use vm_memory::VolatileSlice;
 use super::gather::{DatagramRun, Gathering, MAX_BYTES, MAX_SEGMENTS, RunHeaders, UdpRoute, datagrams};
 use super::peer_ports::PeerPorts;
 use super::peers::{AddressSide, Peer, PeerGroup, PeerPlace};
-use super::{BESIDE, DatagramGather, Udp, UdpEndpoint};
+use super::{BESIDE, DatagramGather, Udp, UdpEndpoint, events};
 use crate::config::UdpFilter;
 use crate::ctx::{Capacity, Completion, Ctx, Eviction, Routed};
 use crate::egress::EgressProtocol;
 use crate::egress_check::Packet;
+use crate::flow_events::RefusalReason;
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::DatagramMeta;
 use crate::siblings::FlowKey;
@@ -162,7 +163,7 @@ impl<S> Udp<S> {
             None => {
                 let key = (guest, if known.is_some() { BESIDE } else { 0 });
                 let found = self.endpoints.find(&key);
-                let index = found.map_or_else(|| self.open(key, packet.frame, ctx), Some)?;
+                let index = found.map_or_else(|| self.open(key, written, packet.frame, ctx), Some)?;
                 (index, index, found.is_none())
             }
         };
@@ -193,6 +194,11 @@ impl<S> Udp<S> {
                 None
             }
         };
+        if peer.is_none() {
+            let (written, remote) = (Some(written), Some(remote));
+            self.report_peer((index, opened), written, remote, false, (ctx.net, ctx.now));
+        }
+        let endpoint = self.endpoints.at_mut(index);
         endpoint.used = ctx.now;
         endpoint.last = Some(written);
         endpoint.only_dns &= written.port() == DNS;
@@ -236,6 +242,7 @@ impl<S> Udp<S> {
     fn open<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         (guest, nth): (SocketAddr, u8),
+        written: SocketAddr,
         frame: &Frame<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<u32> {
@@ -248,7 +255,9 @@ impl<S> Udp<S> {
             }
         }
         let admission = ctx.net.admit(capacity, FlowOpener::Guest, ctx.now);
+        let refused = events::ends(guest, Some(written), false);
         if admission == Admission::Refused {
+            ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
             return None;
         }
         // The extra endpoint of a published port is in the same worker, which has claimed the key of the flow already.
@@ -270,6 +279,7 @@ impl<S> Udp<S> {
         if ctx.net.is_full() {
             // The workers together have opened more flows than the limit.
             ctx.net.counters.flows_refused += 1;
+            ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
             if is_home {
                 ctx.net.release(&FlowKey::Udp(guest));
             }
@@ -283,11 +293,16 @@ impl<S> Udp<S> {
             }
         }
         let by_port = ctx.net.config.udp_filter != UdpFilter::Address;
-        let Ok(socket) = opened else {
-            if is_home {
-                ctx.net.release(&FlowKey::Udp(guest));
+        let socket = match opened {
+            Ok(socket) => socket,
+            Err(failure) => {
+                ctx.net
+                    .report_refused(refused, RefusalReason::Host(failure), ctx.now);
+                if is_home {
+                    ctx.net.release(&FlowKey::Udp(guest));
+                }
+                return None;
             }
-            return None;
         };
         let endpoint = UdpEndpoint::new(socket, by_port, ctx.now);
         ctx.net.opened();

@@ -37,7 +37,7 @@ pub(super) const ALLOWED: &[PermittedCall] = &[
     // Descriptors other than sockets.
     call(
         SYS_write,
-        "log; tap: sends frames; mesh: wakes a worker (eventfd); vhost-net: notifies the kernel (eventfd)",
+        "log; tap: sends frames; mesh: wakes a worker (eventfd); events: notifies the supervisor (eventfd); vhost-net: notifies the kernel (eventfd)",
     ),
     call(
         SYS_close,

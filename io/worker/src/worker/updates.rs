@@ -66,6 +66,9 @@ impl<L: Link> Worker<L> {
             }
             Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),
             Update::Rules(update) => {
+                if let Some(doorbell) = &self.doorbell {
+                    doorbell.set_generation(update.generation);
+                }
                 let link = &mut link.transmitter();
                 engine.replace_rules(&update.rules, update.refused, link, host, now);
                 self.rules_generation = update.generation;

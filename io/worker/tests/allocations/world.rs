@@ -14,6 +14,7 @@ use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::{self, Tap};
 use pontoon_wire::Mac;
+use pontoon_worker::events::{EventReader, EventSetup, Found};
 use pontoon_worker::ledger::SharedLedger;
 use pontoon_worker::messages::{EngineChannel, Report, SupervisorChannel};
 use pontoon_worker::stats::StatsTable;
@@ -84,6 +85,8 @@ fn worker(tap: Tap) -> (SupervisorChannel, JoinHandle<io::Result<()>>) {
     let (supervisor, ours) = seqpacket::pair().unwrap();
     let ours = EngineChannel::new(ours, 0).unwrap();
     let mut supervisor = SupervisorChannel::new(supervisor, 0).unwrap();
+    let events = EventSetup::new(1, 1024).unwrap();
+    read_events(EventReader::new(events.try_clone().unwrap()));
     let setup = EngineSetup {
         config: config(),
         owned: Vec::new(),
@@ -93,6 +96,7 @@ fn worker(tap: Tap) -> (SupervisorChannel, JoinHandle<io::Result<()>>) {
         outbound: pontoon_worker::Outbound::default(),
         ledger: SharedLedger::new(1, 1024).unwrap(),
         stats: StatsTable::shared(1, 16).unwrap(),
+        events: Some(events),
         rules_generation: 1,
         restarted: false,
         set_log_level: |_| {},
@@ -118,6 +122,19 @@ fn worker(tap: Tap) -> (SupervisorChannel, JoinHandle<io::Result<()>>) {
     poll(&mut [PollFd::new(&supervisor, PollFlags::IN)], Some(&timeout)).unwrap();
     assert_eq!(supervisor.receive().unwrap(), Some(Report::Ready));
     (supervisor, worker)
+}
+
+/// Reads the events of flows, as the supervisor does.
+fn read_events(mut reader: EventReader) {
+    reader.set_used(true);
+    thread::spawn(move || {
+        loop {
+            while reader.read(4096, |found| {
+                assert!(matches!(found, Found::Event(_)), "{found:?}")
+            }) {}
+            thread::sleep(Duration::from_millis(5));
+        }
+    });
 }
 
 fn config() -> Config {

@@ -32,6 +32,7 @@ pub(crate) fn command(server: SocketAddr, words: &[&str]) -> Result<String> {
             (0..count.parse()?).try_for_each(|_: u32| round(server))?;
             Ok("ok".to_string())
         }
+        ["send-port", count] => send_port(server, count.parse()?),
         ["rr", rounds] => Ok(format!("{}", rr(server, rounds.parse()?)?.as_nanos())),
         ["rr-p99", rounds] => {
             let times = round_trips(server, rounds.parse()?)?;
@@ -47,6 +48,24 @@ pub(crate) fn request(server: SocketAddr, line: &str) -> Result<TcpStream> {
     stream.set_nodelay(true)?;
     stream.write_all(format!("{line}\n").as_bytes())?;
     Ok(stream)
+}
+
+/// Makes `count` connections, of which each sends its own port and some bytes, closes its direction, and reads to the end; a
+/// connection may fail. Returns the number of those that have succeeded.
+fn send_port(server: SocketAddr, count: usize) -> Result<String> {
+    let one = |len: usize| -> Result<()> {
+        let mut stream = TcpStream::connect(server)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let port = stream.local_addr()?.port();
+        stream.write_all(format!("{port}\n{}", "x".repeat(len)).as_bytes())?;
+        stream.shutdown(Shutdown::Write)?;
+        ensure!(stream.read_to_end(&mut Vec::new())? > 0, "no reply");
+        Ok(())
+    };
+    Ok((0..count)
+        .filter(|nth| one(nth % 5000).is_ok())
+        .count()
+        .to_string())
 }
 
 /// Receives `len` bytes, after a pause of `pause` seconds in which nothing is read.

@@ -5,6 +5,7 @@ mod closing;
 mod data;
 mod dns_streams;
 mod events;
+mod flow_events;
 mod forwards;
 mod handshake;
 mod idle;

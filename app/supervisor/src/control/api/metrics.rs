@@ -11,18 +11,20 @@ use pontoon_link::LinkCounters;
 use pontoon_worker::stats::{Distribution, Gauges, ProcessCounters, Row};
 
 use super::{Api, LAYER};
+use crate::events::Events;
 use crate::publish::AutoCounts;
 use crate::statistics::RuleHits;
 
 pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
     let (workers, hits) = (api.statistics.rows(), api.statistics.rule_hits());
-    let text = render(&workers, &hits, &api.auto.counts);
+    let audit = api.events.as_ref().and_then(Events::audit_counts);
+    let text = render(&workers, &hits, &api.auto.counts, audit);
     Answer::Now(HttpResponse::metrics(text))
 }
 
-/// Returns the Prometheus text of the workers' statistics, the hits of egress rules by the rules' text, and the numbers
-/// of ports that were found for `auto`.
-fn render(workers: &[Row], hits: &RuleHits, auto: &[AutoCounts; 2]) -> String {
+/// Returns the Prometheus text of the workers' statistics, the hits of egress rules by the rules' text, the numbers of ports
+/// that were found for `auto`, and the counts of the audit file.
+fn render(workers: &[Row], hits: &RuleHits, auto: &[AutoCounts; 2], audit: Option<[u64; 2]>) -> String {
     let labels: Vec<String> = (0..workers.len()).map(|worker| worker.to_string()).collect();
     let mut text = MetricsText::new("pontoon");
     let families = Counters::describe().chain(LinkCounters::describe());
@@ -62,6 +64,14 @@ fn render(workers: &[Row], hits: &RuleHits, auto: &[AutoCounts; 2]) -> String {
         ] {
             family.sample(&[("option", option), ("state", state)], count);
         }
+    }
+    if let Some([errors, lost]) = audit {
+        let help = "Write errors of the audit file.";
+        let mut family = text.family(MetricType::Counter, "audit_errors", help);
+        family.sample(&[], errors);
+        let help = "Records that are missing in the audit file because it could not be written.";
+        let mut family = text.family(MetricType::Counter, "audit_lost", help);
+        family.sample(&[], lost);
     }
     text.finish()
 }
@@ -167,7 +177,7 @@ mod tests {
             taken: 2,
             excess: 1,
         };
-        render(&statistics.rows(), &statistics.rule_hits(), &[counts; 2])
+        render(&statistics.rows(), &statistics.rule_hits(), &[counts; 2], None)
     }
 
     #[test]

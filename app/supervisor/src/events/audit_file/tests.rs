@@ -1,0 +1,214 @@
+//! Tests of the audit file: change of files, a disk that is full for some time, and files that are refused.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+
+use super::*;
+
+fn options(path: &Path, size: u64, keep: u32) -> Audit {
+    Audit {
+        file: path.to_owned(),
+        size,
+        keep,
+    }
+}
+
+fn record(number: u64) -> String {
+    format!("{{\"n\":{number}}}\n")
+}
+
+/// Returns the numbers of the records in a text, and of those that a gap record names.
+fn numbers(text: &str) -> Vec<u64> {
+    let mut all = Vec::new();
+    for line in text.lines() {
+        let record: Value = serde_json::from_str(line).expect(line);
+        match record["n"].as_u64() {
+            Some(number) => all.push(number),
+            None => all.extend(record["from"].as_u64().unwrap()..=record["to"].as_u64().unwrap()),
+        }
+    }
+    all
+}
+
+#[test]
+fn full_files_are_renamed_and_have_whole_records() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    let mut audit = AuditFile::open(&options(&path, 4096, 3)).unwrap();
+    let now = Instant::now();
+    for number in 1..=2000 {
+        audit.push((number, number), &record(number));
+        if number % 100 == 0 {
+            audit.flush(now);
+        }
+    }
+    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+    let files: Vec<String> = (1..=4)
+        .rev()
+        .map(|number| read(&numbered(&path, number)))
+        .chain([read(&path)])
+        .collect();
+    assert_eq!(files[0], "", "three files are kept");
+    let all: Vec<u64> = files.iter().flat_map(|file| numbers(file)).collect();
+    let expected: Vec<u64> = (2001 - all.len() as u64..=2000).collect();
+    assert_eq!(all, expected);
+    for file in &files[1..4] {
+        assert!((4000..=4096).contains(&file.len()), "{}", file.len());
+    }
+}
+
+#[test]
+fn records_are_appended_to_a_file_of_an_earlier_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    fs::write(&path, "{\"n\":1}\n{\"n\":").unwrap();
+    let mut audit = AuditFile::open(&options(&path, 1 << 20, 1)).unwrap();
+    audit.push((1, 1), &record(1));
+    audit.flush(Instant::now());
+    assert_eq!(
+        fs::read_to_string(&path).unwrap(),
+        "{\"n\":1}\n{\"n\":\n{\"n\":1}\n"
+    );
+}
+
+#[test]
+fn file_that_another_program_has_renamed_stays_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    let mut audit = AuditFile::open(&options(&path, 4096, 2)).unwrap();
+    let now = Instant::now();
+    fs::rename(&path, directory.path().join("moved")).unwrap();
+    fs::write(&path, "{\"n\":0}\n").unwrap();
+    for number in 1..=1000 {
+        audit.push((number, number), &record(number));
+    }
+    audit.flush(now);
+    assert!(fs::read_to_string(&path).unwrap().contains("{\"n\":1000}"));
+    let renamed = numbers(&fs::read_to_string(numbered(&path, 1)).unwrap());
+    assert_eq!(renamed.first(), Some(&0), "the file with the name was continued");
+}
+
+#[test]
+fn links_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    std::os::unix::fs::symlink(directory.path().join("target"), &path).unwrap();
+    let error = AuditFile::open(&options(&path, 4096, 1)).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!("cannot write {}: it is a symbolic link", path.display())
+    );
+}
+
+/// A disk with limited room, whose results of the next writes may be given.
+#[derive(Debug, Default)]
+struct Disk {
+    text: Vec<u8>,
+    room: usize,
+    script: VecDeque<usize>,
+    cannot_truncate: bool,
+}
+
+impl Append for Disk {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let most = self.script.pop_front().unwrap_or(usize::MAX);
+        let len = bytes.len().min(self.room - self.text.len()).min(most);
+        if len == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.text.extend_from_slice(&bytes[..len]);
+        Ok(len)
+    }
+
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
+        if self.cannot_truncate {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        self.text.truncate(usize::try_from(len).unwrap());
+        Ok(())
+    }
+}
+
+fn on_disk(disk: Disk) -> AuditFile<Disk> {
+    AuditFile::new("audit".into(), &options(Path::new("audit"), 1 << 30, 1), disk, 0)
+}
+
+fn flush(audit: &mut AuditFile<Disk>, now: Instant) {
+    audit.flush_with(now, |_| unreachable!("the file is not full"));
+}
+
+fn text(audit: &AuditFile<Disk>) -> &str {
+    str::from_utf8(&audit.file.as_ref().unwrap().text).unwrap()
+}
+
+#[test]
+fn records_wait_while_the_disk_is_full_and_the_file_ends_with_a_whole_one() {
+    let mut audit = on_disk(Disk {
+        room: 20,
+        ..Disk::default()
+    });
+    let now = Instant::now();
+    for number in 1..=9 {
+        audit.push((number, number), &record(number));
+    }
+    flush(&mut audit, now);
+    assert_eq!(text(&audit), "{\"n\":1}\n{\"n\":2}\n");
+    assert_eq!((audit.retry_at(), audit.counts()), (Some(now + RETRY), [1, 0]));
+    audit.file.as_mut().unwrap().room = 1 << 20;
+    flush(&mut audit, now);
+    assert_eq!(numbers(text(&audit)), [1, 2], "the next attempt is not due");
+    flush(&mut audit, now + RETRY);
+    assert_eq!(numbers(text(&audit)), (1..=9).collect::<Vec<_>>());
+    assert_eq!(audit.retry_at(), None);
+}
+
+#[test]
+fn records_beyond_the_buffer_are_named_by_a_gap_record() {
+    let mut audit = on_disk(Disk::default());
+    let mut now = Instant::now();
+    const RECORDS: u64 = 200_000;
+    for number in 1..=RECORDS {
+        audit.push((number, number), &record(number));
+        if number % 1000 == 0 {
+            flush(&mut audit, now);
+        }
+        assert!(audit.unwritten.len() <= BUFFER);
+    }
+    audit.file.as_mut().unwrap().room = usize::MAX;
+    now += RETRY;
+    flush(&mut audit, now);
+    // The gap record does not wait for another record.
+    assert_eq!(numbers(text(&audit)), (1..=RECORDS).collect::<Vec<_>>());
+    audit.push((RECORDS + 1, RECORDS + 3), "{\"from\":200001,\"to\":200003}\n");
+    flush(&mut audit, now);
+    let all = text(&audit);
+    assert_eq!(numbers(all), (1..=RECORDS + 3).collect::<Vec<_>>());
+    let gaps: Vec<&str> = all.lines().filter(|line| line.contains("\"gap\"")).collect();
+    let [gap] = gaps[..] else {
+        panic!("{gaps:?}");
+    };
+    assert!(gap.contains("\"reason\":\"file\""), "{gap}");
+    let (before, _) = all.split_at(all.find(gap).unwrap());
+    assert_eq!(audit.counts()[1], RECORDS - numbers(before).len() as u64);
+}
+
+#[test]
+fn rest_of_a_record_follows_if_the_file_cannot_be_shortened() {
+    let mut audit = on_disk(Disk {
+        room: 1 << 20,
+        script: [10, 3, 0].into(),
+        cannot_truncate: true,
+        ..Disk::default()
+    });
+    let now = Instant::now();
+    for number in 1..=3 {
+        audit.push((number, number), &record(number));
+    }
+    flush(&mut audit, now);
+    assert_eq!(text(&audit), "{\"n\":1}\n{\"");
+    for round in 1..=3 {
+        flush(&mut audit, now + round * RETRY);
+    }
+    assert_eq!(text(&audit), "{\"n\":1}\n{\"n\":2}\n{\"n\":3}\n");
+}
