@@ -39,7 +39,6 @@ impl Packet<'_, '_> {
         };
         let verdict = ctx
             .net
-            .policy
             .check_egress(protocol, self.ip.destination, port, ctx.now);
         let refusal = match verdict {
             Ok(remote) => return Ok(remote),

@@ -162,6 +162,7 @@ impl<S> Udp<S> {
             used: now,
             came_in: self.endpoints.at(home).published.is_some(),
             has_port: false,
+            redirected: false,
         };
         self.endpoints
             .at_mut(home)
