@@ -114,6 +114,7 @@ impl Network {
             ledger: ledger::SharedLedger::none(),
             stats: table.clone(),
             rules_generation: 1,
+            decider: None,
             restarted: false,
             // The VMM, not the engine, configures the log.
             set_log_level: |_| {},
@@ -130,9 +131,11 @@ impl Network {
         };
         match network.receive()? {
             Report::Ready => Ok(network),
-            Report::Confirmed(_) | Report::Flows(_) | Report::Captured(_) | Report::Failed(_) => {
-                Err(io::ErrorKind::InvalidData.into())
-            }
+            Report::Confirmed(_)
+            | Report::Flows(_)
+            | Report::Decide(_)
+            | Report::Captured(_)
+            | Report::Failed(_) => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 

@@ -24,6 +24,7 @@ fn request(body: &[u8]) -> HttpRequest {
     HttpRequest {
         method: "POST".to_owned(),
         path: "/v1/relay/rules".to_owned(),
+        query: String::new(),
         host: None,
         body: body.to_vec(),
         close: false,

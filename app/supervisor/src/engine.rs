@@ -254,7 +254,13 @@ impl Engine {
                     child::limit_files(process, start.size);
                 }
             }
+            Update::DeciderConnected(connected) => {
+                if let Some(decider) = &mut self.setup.decider {
+                    decider.connected = *connected;
+                }
+            }
             Update::OwnedPart(_)
+            | Update::Verdicts(_)
             | Update::Confirm(_)
             | Update::Flows(_)
             | Update::Capture(CaptureCommand::Stop(_)) => {}

@@ -10,12 +10,14 @@ use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
 
 mod capture;
+mod decide;
 mod flows;
 mod forward;
 mod owned;
 mod port_update;
 
 pub use capture::{CaptureCommand, CaptureResult, CaptureStart};
+pub use decide::{DecisionRequest, DecisionVerdict, VerdictKind};
 pub use flows::{FlowPage, FlowPageRequest};
 pub use forward::ForwardUpdate;
 pub use owned::{OwnedPart, OwnedParts};
@@ -62,6 +64,10 @@ pub enum Update {
     Confirm(u64),
     /// Request to one worker for a page of its flows: [`Report::Flows`].
     Flows(FlowPageRequest),
+    /// Verdicts about flows, at most [`Update::MAX_VERDICTS`]. Like `Published`, this variant is an event.
+    Verdicts(Vec<DecisionVerdict>),
+    /// True if a program is connected that decides about flows, false if it has disconnected.
+    DeciderConnected(bool),
     /// Start or stop of a capture; also an event. [`Report::Captured`] reports its end.
     Capture(CaptureCommand),
 }
@@ -76,6 +82,8 @@ pub enum Report {
     Confirmed(Confirmation),
     /// Page of a worker's flows, in reply to [`Update::Flows`].
     Flows(FlowPage),
+    /// Requests for decisions about new flows, at most [`DecisionRequest::MOST`].
+    Decide(Vec<DecisionRequest>),
     /// Result of a capture that has ended and whose file is complete.
     Captured(CaptureResult),
     /// The engine exits because of this error.
@@ -112,6 +120,9 @@ impl Update {
     /// Limit on the changes of guest forwards in one message, so that the message is no longer than [`MAX_LEN`].
     pub const MAX_FORWARD_UPDATES: usize = 256;
 
+    /// Limit on the verdicts in one message, each of which may have a socket.
+    pub const MAX_VERDICTS: usize = MAX_DESCRIPTORS;
+
     /// Returns the messages, in order, that send a list of the host's own addresses of any length.
     #[must_use]
     pub fn owned(list: Vec<IpNet>) -> Vec<Self> {
@@ -130,6 +141,7 @@ impl ChannelMessage for Update {
         match self {
             Self::Published(ports) => ports.iter().filter_map(PortUpdate::descriptor).collect(),
             Self::Capture(CaptureCommand::Start(start)) => vec![&start.file],
+            Self::Verdicts(verdicts) => verdicts.iter().filter_map(DecisionVerdict::descriptor).collect(),
             _ => Vec::new(),
         }
     }
@@ -138,13 +150,18 @@ impl ChannelMessage for Update {
         match self {
             Self::Published(ports) => ports.iter_mut().filter_map(PortUpdate::descriptor_mut).collect(),
             Self::Capture(CaptureCommand::Start(start)) => vec![&mut start.file],
+            Self::Verdicts(verdicts) => verdicts
+                .iter_mut()
+                .filter_map(DecisionVerdict::descriptor_mut)
+                .collect(),
             _ => Vec::new(),
         }
     }
 
-    /// A port whose socket could not be received is reported as an error of this port only.
+    /// A port whose socket could not be received is reported as an error of this port only, and a redirected connection whose
+    /// socket could not be received is reset.
     fn may_lack_descriptors(&self) -> bool {
-        matches!(self, Self::Published(_))
+        matches!(self, Self::Published(_) | Self::Verdicts(_))
     }
 
     fn is_valid(&self) -> bool {
@@ -153,13 +170,14 @@ impl ChannelMessage for Update {
             Self::Forwards(updates) => {
                 updates.len() <= Self::MAX_FORWARD_UPDATES && updates.iter().all(ForwardUpdate::is_valid)
             }
+            Self::Verdicts(verdicts) => verdicts.len() <= Self::MAX_VERDICTS,
             _ => true,
         }
     }
 
     fn replaces(&self, older: &Self) -> bool {
         match self {
-            Self::Published(_) | Self::Forwards(_) | Self::Capture(_) => false,
+            Self::Published(_) | Self::Forwards(_) | Self::Capture(_) | Self::Verdicts(_) => false,
             Self::OwnedPart(part) if part.from > 0 => false,
             Self::Owned(_) | Self::OwnedPart(_) => matches!(older, Self::Owned(_) | Self::OwnedPart(_)),
             Self::Resolvers(_)
@@ -167,6 +185,7 @@ impl ChannelMessage for Update {
             | Self::Ipv6Route(_)
             | Self::Rules(_)
             | Self::LogLevel(_)
+            | Self::DeciderConnected(_)
             | Self::Confirm(_)
             | Self::Flows(_) => std::mem::discriminant(self) == std::mem::discriminant(older),
         }
@@ -183,9 +202,13 @@ impl ChannelMessage for Update {
             | Self::Ipv6Route(_)
             | Self::Rules(_)
             | Self::LogLevel(_) => true,
-            Self::Published(_) | Self::Forwards(_) | Self::Capture(_) | Self::Confirm(_) | Self::Flows(_) => {
-                false
-            }
+            Self::Published(_)
+            | Self::Forwards(_)
+            | Self::Capture(_)
+            | Self::Verdicts(_)
+            | Self::DeciderConnected(_)
+            | Self::Confirm(_)
+            | Self::Flows(_) => false,
         }
     }
 }
@@ -215,6 +238,9 @@ impl ChannelMessage for Report {
             Self::Confirmed(confirmation) => confirmation.is_valid(),
             Self::Flows(page) => page.is_valid(),
             Self::Captured(result) => result.is_valid(),
+            Self::Decide(requests) => {
+                requests.len() <= DecisionRequest::MOST && requests.iter().all(DecisionRequest::is_valid)
+            }
             Self::Failed(text) => text.len() <= MAX_TEXT,
         }
     }

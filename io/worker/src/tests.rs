@@ -52,7 +52,8 @@ fn setup(pacing: Pacing, workers: u8) -> (EngineSetup, EngineChannel, Supervisor
         ledger: ledger::SharedLedger::new(workers, 64).unwrap(),
         stats: stats::StatsTable::private(workers, 4),
         rules_generation: 1,
-        restarted: false,
+        decider: None,
+            restarted: false,
         set_log_level: |_| {},
     };
     let ours = EngineChannel::new(ours, 0).unwrap();

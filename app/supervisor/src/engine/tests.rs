@@ -38,7 +38,8 @@ fn setup() -> EngineSetup {
         ledger: ledger::SharedLedger::new(1, 64).unwrap(),
         stats: stats::StatsTable::private(1, 0),
         rules_generation: 1,
-        restarted: false,
+        decider: None,
+            restarted: false,
         set_log_level: |_| {},
     }
 }

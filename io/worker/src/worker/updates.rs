@@ -93,6 +93,8 @@ impl<L: Link> Worker<L> {
                 }));
             }
             Update::Flows(_) => {}
+            Update::Verdicts(verdicts) => self.take_verdicts(verdicts, now),
+            Update::DeciderConnected(connected) => self.set_decider_connected(connected, now),
             Update::Capture(order) => {
                 self.capture_queue = self.capture_control.apply(order, &self.reports);
                 self.pending.capture = true;

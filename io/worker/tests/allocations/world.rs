@@ -94,7 +94,8 @@ fn worker(tap: Tap) -> (SupervisorChannel, JoinHandle<io::Result<()>>) {
         ledger: SharedLedger::new(1, 1024).unwrap(),
         stats: StatsTable::shared(1, 16).unwrap(),
         rules_generation: 1,
-        restarted: false,
+        decider: None,
+            restarted: false,
         set_log_level: |_| {},
     };
     let attachment = Attachment::Tap(TapQueues {
