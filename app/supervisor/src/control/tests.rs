@@ -2,6 +2,7 @@
 
 mod capture;
 mod clients;
+mod decisions;
 mod document;
 mod engine_queries;
 mod log_level;
