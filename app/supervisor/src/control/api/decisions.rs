@@ -42,6 +42,9 @@ pub(in crate::control) const ROUTES: &[Route<Api>] = &[
 pub(super) const PATH: &str = "/v1/decisions";
 pub(super) const TOKEN_PATH: &str = "/v1/decisions/{id}";
 
+/// First line of the response to `GET /v1/decisions`.
+const CONNECTED: &[u8] = b"{\"connected\":true}\n";
+
 /// Limit on the pending requests. It exceeds that of eight workers; the engine is not trusted.
 const MAX_PENDING: usize = 8192;
 
@@ -118,8 +121,9 @@ impl VerdictError {
     }
 }
 
-/// Handles `GET /v1/decisions`: the client is the decider while it is connected.
-pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
+/// Handles `GET /v1/decisions`: the client is the decider while it is connected. The first line is sent when all workers
+/// have been notified, so that no later flow is denied for want of a decider.
+pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
     let refuse = |why| Answer::Now(HttpResponse::problem(409, why));
     if api.decisions.deadline.is_none() {
         return refuse("no decider is required (try: --control-decide)");
@@ -129,9 +133,21 @@ pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
     }
     let connected = Rc::new(());
     api.decisions.stream = Rc::downgrade(&connected);
-    Answer::Stream(Box::new(move |api, part, _| {
+    api.decisions.announce(&mut api.outbox);
+    let mut round = Some(api.confirm_round.ask(&mut api.outbox, now));
+    Answer::Stream(Box::new(move |api, part, now| {
         // The value is dropped with the stream.
         let _ = &connected;
+        round = match round.map(|number| (number, api.confirm_round.result(number).map(|it| it.is_ok()))) {
+            Some((number, None)) => Some(number),
+            Some((_, Some(true))) => {
+                part.extend(CONNECTED);
+                None
+            }
+            // The engine does not respond.
+            Some((_, Some(false))) => Some(api.confirm_round.ask(&mut api.outbox, now)),
+            None => None,
+        };
         api.decisions.take_lines(|line| part.extend(line));
         StreamState::Open
     }))

@@ -37,8 +37,13 @@ fn connect(fixture: &mut Fixture, text: &str) -> UnixStream {
 fn decider(fixture: &mut Fixture) -> UnixStream {
     let client = connect(fixture, GET);
     let (head, ended) = received(&client);
-    assert!(status(&head) == "200" && !ended, "{head}");
-    assert_eq!(fixture.updates.pop(), Some(Update::DeciderConnected(true)));
+    assert!(status(&head) == "200" && head.ends_with("\r\n\r\n") && !ended, "{head}");
+    let [Update::DeciderConnected(true), Update::Confirm(_)] = fixture.updates[..] else {
+        panic!("{:?}", fixture.updates);
+    };
+    fixture.confirm(1);
+    fixture.updates.clear();
+    assert_eq!(received(&client).0, "{\"connected\":true}\n");
     client
 }
 
