@@ -241,6 +241,25 @@ impl VerdictBody {
     }
 }
 
+/// Parses the body of a verdict for a flow of each protocol, and for a client.
+#[cfg(any(test, fuzzing))]
+pub(in crate::control) fn check(bytes: &[u8]) {
+    let Ok(body) = serde_json::from_slice::<VerdictBody>(bytes) else {
+        return;
+    };
+    for protocol in [EgressProtocol::Tcp, EgressProtocol::Udp, EgressProtocol::Icmp] {
+        for destination in [Some(SocketAddr::from(([192, 0, 2, 1], 80))), None] {
+            let pending = PendingDecision {
+                protocol,
+                destination,
+            };
+            if let Ok(Decided::Unix(path)) = body.clone().verdict(&pending) {
+                assert!(path.is_absolute() && protocol == EgressProtocol::Tcp && destination.is_some());
+            }
+        }
+    }
+}
+
 impl Decisions {
     /// Requires a decider, whose verdicts have to arrive within `deadline`.
     pub(super) fn require(&mut self, deadline: Duration) {
