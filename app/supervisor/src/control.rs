@@ -32,8 +32,8 @@ use crate::forward::Forwards;
 use crate::publish::Ports;
 use crate::statistics::Statistics;
 use api::Api;
-use decider_fd::{Connection, DeciderDescriptor};
 pub(crate) use api::auto::GuestListeners;
+use decider_fd::{Connection, DeciderDescriptor};
 
 /// Servers of the control socket and of the metrics address of a guest, with their clients, and the API that handles the
 /// requests.

@@ -148,7 +148,8 @@ impl<S> Icmp<S> {
         };
         let flow = self.flow(index, ctx.net);
         ctx.net.current_flow = Some(flow);
-        self.requested.insert(flow, remote, ip.destination, requested, ctx.now);
+        self.requested
+            .insert(flow, remote, ip.destination, requested, ctx.now);
         self.echoes.touch(index);
         let echo = self.echoes.at_mut(index);
         echo.used = ctx.now;

@@ -105,7 +105,12 @@ impl Policy {
 
     /// Returns the egress rule that allows a flow to `written`; `None` if there is no allow rule, or none that matches.
     #[must_use]
-    pub fn allowing_rule(&self, protocol: EgressProtocol, written: SocketAddr, now: Instant) -> Option<String> {
+    pub fn allowing_rule(
+        &self,
+        protocol: EgressProtocol,
+        written: SocketAddr,
+        now: Instant,
+    ) -> Option<String> {
         let (address, port) = (written.ip(), written.port());
         let remote = self.translate(protocol, written).ok()?;
         let to = Destination {

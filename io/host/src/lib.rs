@@ -296,7 +296,9 @@ impl Host for KernelHost {
 
     fn tcp_assign(&mut self, flow: FlowId, socket: &mut Socket) -> Result<(), Failure> {
         // A new registration makes the kernel report the present state.
-        self.epoll.rename(&*socket.stream()?, flow.into()).map_err(failure)
+        self.epoll
+            .rename(&*socket.stream()?, flow.into())
+            .map_err(failure)
     }
 
     fn tcp_adopt(&mut self, flow: FlowId) -> Result<Socket, Failure> {

@@ -266,6 +266,7 @@ mod tests {
     use pontoon_engine::{FlowId, Kind, WorkerId, egress};
     use pontoon_ipc::{decode, encode};
 
+    use super::decide::tests::{request, verdict};
     use super::*;
 
     fn null() -> OwnedFd {
@@ -300,79 +301,6 @@ mod tests {
         }));
         let many = vec![ForwardUpdate::Remove(forward(1, 1)); Update::MAX_FORWARD_UPDATES];
         assert!(encode(&Update::Forwards(many)).unwrap().len() <= MAX_LEN);
-    }
-
-    fn verdict(verdict: VerdictKind) -> DecisionVerdict {
-        DecisionVerdict {
-            token: u64::MAX,
-            verdict,
-        }
-    }
-
-    fn request() -> DecisionRequest {
-        DecisionRequest {
-            token: 1 << 51,
-            protocol: egress::EgressProtocol::Icmp,
-            destination: Some("[2001:db8::1]:0".parse().unwrap()),
-            published: None,
-            guest: "[fd70:6f6e:746f::15]:7".parse().unwrap(),
-            remote: "[2001:db8::1]:0".parse().unwrap(),
-            rule: Some("allow *".to_owned()),
-            deadline_ms: 2000,
-        }
-    }
-
-    #[test]
-    fn most_requests_and_verdicts_fit_into_a_message() {
-        let longest = DecisionRequest {
-            rule: Some("\u{1}".repeat(80)),
-            ..request()
-        };
-        for (count, is_valid) in [(DecisionRequest::MOST, true), (DecisionRequest::MOST + 1, false)] {
-            let bytes = encode(&Report::Decide(vec![longest.clone(); count])).unwrap();
-            assert_eq!(decode::<Report>(&bytes, Vec::new()).is_ok(), is_valid);
-        }
-        let rule = Some("a".repeat(513));
-        let long = Report::Decide(vec![DecisionRequest { rule, ..request() }]);
-        assert!(decode::<Report>(&encode(&long).unwrap(), Vec::new()).is_err());
-        let neither = DecisionRequest {
-            destination: None,
-            ..request()
-        };
-        let bytes = encode(&Report::Decide(vec![neither])).unwrap();
-        assert!(decode::<Report>(&bytes, Vec::new()).is_err());
-        for (count, is_valid) in [(Update::MAX_VERDICTS, true), (Update::MAX_VERDICTS + 1, false)] {
-            let bytes = encode(&Update::Verdicts(vec![verdict(VerdictKind::Allow); count])).unwrap();
-            assert_eq!(decode::<Update>(&bytes, Vec::new()).is_ok(), is_valid);
-        }
-    }
-
-    #[test]
-    fn sockets_are_passed_with_their_verdicts() {
-        let socket = || verdict(VerdictKind::Stream(Arc::new(null()).into()));
-        let update = Update::Verdicts(vec![socket(), verdict(VerdictKind::Allow), socket()]);
-        assert_eq!(update.descriptors().len(), 2);
-        let bytes = encode(&update).unwrap();
-        // The last descriptors may be missing; the connection is reset then.
-        for (count, expected) in [(0, [false; 2]), (1, [true, false]), (2, [true; 2])] {
-            let descriptors = (0..count).map(|_| null()).collect();
-            let decoded: Update = decode(&bytes, descriptors).unwrap();
-            let has: Vec<_> = decoded
-                .descriptors()
-                .into_iter()
-                .map(|descriptor| descriptor.borrow().is_some())
-                .collect();
-            assert_eq!(has, expected);
-        }
-        assert!(decode::<Update>(&bytes, (0..3).map(|_| null()).collect()).is_err());
-    }
-
-    #[test]
-    fn verdicts_are_events_and_the_connection_is_a_state() {
-        let verdicts = Update::Verdicts(vec![verdict(VerdictKind::Allow)]);
-        assert!(!verdicts.replaces(&verdicts) && !verdicts.may_overtake());
-        let connected = Update::DeciderConnected(true);
-        assert!(connected.replaces(&Update::DeciderConnected(false)) && !connected.may_overtake());
     }
 
     fn assert_is_decoded<M: ChannelMessage + PartialEq + std::fmt::Debug>(message: &M) {

@@ -53,7 +53,7 @@ fn setup(pacing: Pacing, workers: u8) -> (EngineSetup, EngineChannel, Supervisor
         stats: stats::StatsTable::private(workers, 4),
         rules_generation: 1,
         decider: None,
-            restarted: false,
+        restarted: false,
         set_log_level: |_| {},
     };
     let ours = EngineChannel::new(ours, 0).unwrap();

@@ -254,7 +254,9 @@ impl Given {
 
     /// Passes the decider's verdict about a flow to the engine.
     pub fn verdict(&mut self, token: DecisionToken, verdict: Verdict) -> TokenState {
-        let Self { engine, host, link, .. } = self;
+        let Self {
+            engine, host, link, ..
+        } = self;
         let state = engine.take_verdict(token, verdict, link, host, self.now);
         self.settle();
         state

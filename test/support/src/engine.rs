@@ -164,9 +164,7 @@ impl<'s> EngineRunner<'s> {
             10 => Verdict::Redirect((Ipv6Addr::LOCALHOST, 80).into()),
             11 => Verdict::RedirectToStream,
             12 => {
-                return self
-                    .engine
-                    .deny_pending(&mut self.link, &mut self.host, self.now);
+                return self.engine.deny_pending(&mut self.link, &mut self.host, self.now);
             }
             _ => return,
         };

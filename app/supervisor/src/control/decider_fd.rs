@@ -43,7 +43,8 @@ impl DeciderDescriptor {
     /// # Errors
     /// The descriptor is not a connected stream socket.
     pub(super) fn new(socket: OwnedFd) -> Result<Self, Error> {
-        let is_stream = sockopt::socket_type(&socket) == Ok(SocketType::STREAM) && getpeername(&socket).is_ok();
+        let is_stream =
+            sockopt::socket_type(&socket) == Ok(SocketType::STREAM) && getpeername(&socket).is_ok();
         if !is_stream || rustix::io::ioctl_fionbio(&socket, true).is_err() {
             let what = "the descriptor of --decider-fd is not a connected stream socket";
             return Err(Error::new(what).with_status(2));

@@ -39,7 +39,7 @@ fn setup() -> EngineSetup {
         stats: stats::StatsTable::private(1, 0),
         rules_generation: 1,
         decider: None,
-            restarted: false,
+        restarted: false,
         set_log_level: |_| {},
     }
 }

@@ -8,7 +8,9 @@ use pontoon_wire::frame::Ip;
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
-use super::{Answer, Decider, DecisionToken, FlowRequest, MOST_BYTES, MOST_PENDING, NewFlow, SEQUENCE_BITS, Verdict};
+use super::{
+    Answer, Decider, DecisionToken, FlowRequest, MOST_BYTES, MOST_PENDING, NewFlow, SEQUENCE_BITS, Verdict,
+};
 use crate::config::Published;
 use crate::egress::EgressProtocol;
 use crate::host::Received;
@@ -23,7 +25,11 @@ pub(crate) enum PendingKey {
     /// A destination of a UDP endpoint of the guest.
     Udp { guest: SocketAddr, written: SocketAddr },
     /// A destination of an echo id of the guest.
-    Echo { guest: IpAddr, ident: u16, written: IpAddr },
+    Echo {
+        guest: IpAddr,
+        ident: u16,
+        written: IpAddr,
+    },
     /// A client of a published UDP port, by the guest's endpoint and the client's address.
     UdpClient { guest: SocketAddr, client: SocketAddr },
 }
@@ -155,7 +161,12 @@ pub(crate) struct Decisions {
 
 impl Decisions {
     /// Creates a table without pending decisions. `sequence` is the first sequence number.
-    pub(crate) fn new(decider: Box<dyn Decider>, deadline: Duration, worker: WorkerId, sequence: u64) -> Self {
+    pub(crate) fn new(
+        decider: Box<dyn Decider>,
+        deadline: Duration,
+        worker: WorkerId,
+        sequence: u64,
+    ) -> Self {
         Self {
             decider,
             deadline,
@@ -224,7 +235,8 @@ impl Decisions {
         self.pending.insert(token, pending);
         // Without this, the queue would grow with the rate of decisions.
         if self.deadlines.len() > 2 * MOST_PENDING {
-            self.deadlines.retain(|(_, token)| self.pending.contains_key(token));
+            self.deadlines
+                .retain(|(_, token)| self.pending.contains_key(token));
         }
     }
 

@@ -106,12 +106,7 @@ impl RequestedAddresses {
 
     /// Returns the destination that the guest has sent for `remote`, if the echo id `flow` has sent a request there
     /// recently.
-    pub(super) fn written(
-        &self,
-        flow: FlowId,
-        remote: IpAddr,
-        now: Instant,
-    ) -> Option<(IpAddr, Requested)> {
+    pub(super) fn written(&self, flow: FlowId, remote: IpAddr, now: Instant) -> Option<(IpAddr, Requested)> {
         let request = self.recent(flow, remote, now)?;
         match request.route {
             RequestRoute::To(requested) => Some((request.written, requested)),

@@ -58,8 +58,8 @@ pub(super) fn is_cancelled<H, T>(reset: &OpeningSegment<'_, '_>, ctx: &mut Ctx<'
     let Some(decisions) = &mut ctx.net.decisions else {
         return false;
     };
-    let is_cancelled = reset.segment.flags.has(Flags::RST)
-        && decisions.remove_key(&pending_key(&reset.key)).is_some();
+    let is_cancelled =
+        reset.segment.flags.has(Flags::RST) && decisions.remove_key(&pending_key(&reset.key)).is_some();
     if is_cancelled {
         ctx.net.release(&reset.key.into());
     }
@@ -73,7 +73,12 @@ pub(super) fn judge<H, T: Transmit>(
     destination: SocketAddr,
     ctx: &mut Ctx<'_, H, T>,
 ) -> Option<HostTarget> {
-    let OpeningSegment { key, frame, ip, segment } = *syn;
+    let OpeningSegment {
+        key,
+        frame,
+        ip,
+        segment,
+    } = *syn;
     if ctx.net.decisions.is_none() || is_to_forwarder(&key, ctx.net) {
         return Some(HostTarget::Destination(destination));
     }
@@ -182,7 +187,11 @@ impl<S> Tcp<S> {
     }
 
     /// Resets a client whose decision is pending.
-    pub(crate) fn abort_client<H: Host<Socket = S>, T>(&mut self, token: DecisionToken, ctx: &mut Ctx<'_, H, T>) {
+    pub(crate) fn abort_client<H: Host<Socket = S>, T>(
+        &mut self,
+        token: DecisionToken,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
         if let Some(client) = self.undecided.remove(&token) {
             ctx.host.abort(client.accepted.socket);
         }

@@ -4,10 +4,12 @@ use core::net::SocketAddr;
 
 use vm_memory::VolatileSlice;
 
-use super::gather::{RunHeaders, datagrams};
 use super::Udp;
+use super::gather::{RunHeaders, datagrams};
 use crate::ctx::{Ctx, Net};
-use crate::decider::{Denial, Direction, Kept, KeptDatagrams, KeptFrame, NewFlow, PendingKey, Ruling, Verdict};
+use crate::decider::{
+    Denial, Direction, Kept, KeptDatagrams, KeptFrame, NewFlow, PendingKey, Ruling, Verdict,
+};
 use crate::egress::EgressProtocol;
 use crate::egress_check::Packet;
 use crate::host::Received;

@@ -5,9 +5,9 @@ use core::net::SocketAddr;
 use pontoon_wire::vnet::{Offload, Segmentation};
 use vm_memory::VolatileSlice;
 
-use super::{Udp, decided};
 use super::gather::datagrams;
 use super::peers::AddressSide;
+use super::{Udp, decided};
 use crate::config::UdpFilter;
 use crate::ctx::{Ctx, Net};
 use crate::egress::EgressProtocol;

@@ -6,9 +6,9 @@ use pontoon_wire::frame::{self, Transport};
 use pontoon_wire::vnet::Segmentation;
 use vm_memory::VolatileSlice;
 
+use super::decided::{self, DecidedRemote};
 use super::gather::{DatagramRun, Gathering, MAX_BYTES, MAX_SEGMENTS, RunHeaders, UdpRoute, datagrams};
 use super::peers::{AddressSide, Peer, PeerGroup, PeerPlace};
-use super::decided::{self, DecidedRemote};
 use super::{BESIDE, DatagramGather, Udp, UdpEndpoint};
 use crate::config::UdpFilter;
 use crate::ctx::{Capacity, Completion, Ctx, Eviction, Routed};

@@ -56,7 +56,10 @@ fn unix_stream_is_peeked_at_any_offset_and_discarded() {
 fn unix_stream_is_closed_in_each_direction() {
     let (mut host, mut socket, mut peer) = adopted();
     let mut hello = *b"hello";
-    assert_eq!(host.tcp_send(&mut socket, &[VolatileSlice::from(&mut hello[..])]), Ok(5));
+    assert_eq!(
+        host.tcp_send(&mut socket, &[VolatileSlice::from(&mut hello[..])]),
+        Ok(5)
+    );
     host.tcp_shutdown(&mut socket).unwrap();
     let mut got = Vec::new();
     peer.read_to_end(&mut got).unwrap();
@@ -86,7 +89,10 @@ fn full_unix_stream_reports_room() {
     let mut got = vec![0; sent];
     peer.read_exact(&mut got).unwrap();
     until(&host, id(), |ready| ready.writable);
-    assert!(host.tcp_send(&mut socket, &[VolatileSlice::from(&mut *bytes)]).is_ok());
+    assert!(
+        host.tcp_send(&mut socket, &[VolatileSlice::from(&mut *bytes)])
+            .is_ok()
+    );
 }
 
 #[test]

@@ -89,7 +89,9 @@ impl<L: Link> Worker<L> {
                 }
             };
             let link = &mut self.link.transmitter();
-            let state = self.engine.take_verdict(token, verdict, link, &mut self.host, now);
+            let state = self
+                .engine
+                .take_verdict(token, verdict, link, &mut self.host, now);
             if state == TokenState::Unknown {
                 debug!("a verdict arrived too late");
             }

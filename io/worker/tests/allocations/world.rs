@@ -95,7 +95,7 @@ fn worker(tap: Tap) -> (SupervisorChannel, JoinHandle<io::Result<()>>) {
         stats: StatsTable::shared(1, 16).unwrap(),
         rules_generation: 1,
         decider: None,
-            restarted: false,
+        restarted: false,
         set_log_level: |_| {},
     };
     let attachment = Attachment::Tap(TapQueues {

@@ -46,8 +46,8 @@ pub(super) fn cases() -> Vec<Case> {
     both.into_iter()
         .flatten()
         .chain(others)
-    .map(Case::pontoon_only)
-    .collect()
+        .map(Case::pontoon_only)
+        .collect()
 }
 
 /// The documented decider with another function `decide`, which runs until this value is dropped.
@@ -61,7 +61,9 @@ impl Decider {
         let (before, rest) = code.split_once("def decide(flow):\n").context("decide")?;
         let (_, after) = rest.split_once("\n\n\n").context("the end of decide")?;
         let body: String = body.lines().map(|line| format!("    {line}\n")).collect();
-        Ok(format!("import os, time\n{before}def decide(flow):\n{body}\n\n{after}"))
+        Ok(format!(
+            "import os, time\n{before}def decide(flow):\n{body}\n\n{after}"
+        ))
     }
 
     /// Starts a decider, and waits until it is connected.
@@ -121,9 +123,14 @@ impl<'a> Scene<'a> {
     /// Returns the protocols by which the guest reaches the server.
     fn reached(&mut self, family: Family) -> Result<Vec<String>> {
         let ip = self.server.ip();
-        let line = format!("$E2E guest raw reach {} {PORT} {ip} | tr '\\n' ';'; echo", family.suffix());
+        let line = format!(
+            "$E2E guest raw reach {} {PORT} {ip} | tr '\\n' ';'; echo",
+            family.suffix()
+        );
         let text = self.guest.ask(&line)?;
-        let protocols = text.split(';').filter_map(|line| line.strip_prefix(&format!("{ip} ")));
+        let protocols = text
+            .split(';')
+            .filter_map(|line| line.strip_prefix(&format!("{ip} ")));
         Ok(protocols.map(str::to_owned).collect())
     }
 
@@ -166,7 +173,10 @@ fn verdicts(context: &Context, family: Family) -> Result<()> {
     ] {
         let _decider = Decider::start(body)?;
         let got = scene.reached(family)?;
-        ensure!(got == reached, "{body}: the guest reaches {got:?} instead of {reached:?}");
+        ensure!(
+            got == reached,
+            "{body}: the guest reaches {got:?} instead of {reached:?}"
+        );
     }
     Ok(())
 }
@@ -183,11 +193,20 @@ fn clients(context: &Context, family: Family) -> Result<()> {
     for (verdict, is_reached) in [("deny", false), ("allow", true)] {
         let _decider = Decider::start(&format!("return {{'verdict': '{verdict}'}}"))?;
         let reached = tcp::command(tcp, &["peer"]).is_ok_and(|seen| !seen.is_empty());
-        ensure!(reached == is_reached, "{verdict}: a TCP client reaches the guest: {reached}");
+        ensure!(
+            reached == is_reached,
+            "{verdict}: a TCP client reaches the guest: {reached}"
+        );
         let reached = answers(udp)?;
-        ensure!(reached == is_reached, "{verdict}: a UDP client reaches the guest: {reached}");
+        ensure!(
+            reached == is_reached,
+            "{verdict}: a UDP client reaches the guest: {reached}"
+        );
     }
-    ensure!(scene.counter("decisions_denied")? >= 2, "not every client was denied");
+    ensure!(
+        scene.counter("decisions_denied")? >= 2,
+        "not every client was denied"
+    );
     Ok(())
 }
 
@@ -244,7 +263,11 @@ impl<'a> Redirected<'a> {
     fn ended(&self, how: &[&str]) -> Result<()> {
         let noted = || std::fs::read_to_string("/run/ends").unwrap_or_default();
         let is_noted = || Ok(how.iter().any(|how| noted().contains(how)));
-        process::wait_until(&format!("a peer notes {how:?}"), Duration::from_secs(10), is_noted)?;
+        process::wait_until(
+            &format!("a peer notes {how:?}"),
+            Duration::from_secs(10),
+            is_noted,
+        )?;
         Ok(())
     }
 }
@@ -296,12 +319,20 @@ fn absent(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context, Family::V4, &["--decision-deadline", "3s"])?;
     let quick = Duration::from_secs(2);
     let (reached, took) = scene.connects()?;
-    ensure!(!reached && took < quick, "without a decider: {reached} after {took:?}");
+    ensure!(
+        !reached && took < quick,
+        "without a decider: {reached} after {took:?}"
+    );
     {
         let _decider = Decider::start("return {'verdict': 'allow'}")?;
         ensure!(scene.connects()?.0, "an allowed flow is refused");
-        let hold = format!("exec 9<>/dev/tcp/{}/{PORT}; echo echo >&9; echo held", scene.server.ip());
-        scene.guest.ask(&format!("export E2E; exec bash -c '{hold}; {OBEDIENT}'"))?;
+        let hold = format!(
+            "exec 9<>/dev/tcp/{}/{PORT}; echo echo >&9; echo held",
+            scene.server.ip()
+        );
+        scene
+            .guest
+            .ask(&format!("export E2E; exec bash -c '{hold}; {OBEDIENT}'"))?;
         expect(&scene.guest.line()?, "listening")?;
     }
     {
@@ -312,14 +343,23 @@ fn absent(context: &Context) -> Result<()> {
         // The flow that was allowed before continues, and a program that does not decide receives 409.
         expect(&scene.guest.ask("echo line >&9; head -n 1 <&9")?, "line")?;
         let mut second = HttpClient::connect(SOCKET)?;
-        ensure!(second.get("/v1/decisions").is_err(), "a second decider is accepted");
+        ensure!(
+            second.get("/v1/decisions").is_err(),
+            "a second decider is accepted"
+        );
         Process::of(decider.0.id()).signal(Signal::KILL)?;
     }
     let is_disconnected = || Ok(scene.counter("decisions_expired")? > 0);
     process::wait_until("the expiry is counted", quick, is_disconnected)?;
     let (reached, took) = scene.connects()?;
-    ensure!(!reached && took < quick, "after its end: {reached} after {took:?}");
-    ensure!(scene.counter("decisions_unavailable")? >= 2, "denials are not counted");
+    ensure!(
+        !reached && took < quick,
+        "after its end: {reached} after {took:?}"
+    );
+    ensure!(
+        scene.counter("decisions_unavailable")? >= 2,
+        "denials are not counted"
+    );
     let _decider = Decider::start("return {'verdict': 'allow'}")?;
     ensure!(scene.connects()?.0, "the next decider is not asked");
     Ok(())
@@ -351,7 +391,11 @@ fn descriptor(context: &Context) -> Result<()> {
     let count = process::join(decider)?;
     ensure!(count == 1, "{count} requests");
     // A descriptor that is no socket ends the start with one line.
-    let wrong = network.run().options(["--decider-fd", "9"]).command(["true"]).output()?;
+    let wrong = network
+        .run()
+        .options(["--decider-fd", "9"])
+        .command(["true"])
+        .output()?;
     ensure!(wrong.status.code() == Some(1), "{wrong:?}");
     Ok(())
 }

@@ -406,6 +406,9 @@ fn pending_flow_belongs_to_the_worker_that_has_asked() {
         // All claims of flows that were not opened are released.
         assert_eq!(world.run_for(400 * SECOND), Ok(()));
         let mesh = world.mesh.as_ref().unwrap();
-        assert_eq!((mesh.owned(), mesh.flows()), (world.flows(), world.flows() as u32));
+        assert_eq!(
+            (mesh.owned(), mesh.flows()),
+            (world.flows(), world.flows() as u32)
+        );
     }
 }

@@ -54,7 +54,13 @@ pub(super) fn outcome(given: &mut Given) -> Vec<String> {
 const LATE: [bool; 2] = [false, true];
 
 /// Sends a SYN and applies the verdict, at once or later. Returns the packets to the guest.
-fn decide(given: &mut Given, decider: &ScriptedDecider, syn: &Segment, verdict: Verdict, late: bool) -> Vec<String> {
+fn decide(
+    given: &mut Given,
+    decider: &ScriptedDecider,
+    syn: &Segment,
+    verdict: Verdict,
+    late: bool,
+) -> Vec<String> {
     if !late {
         decider.set(Answer::Now(verdict));
         given.up(syn.clone());
@@ -99,7 +105,10 @@ fn request_describes_the_connection() {
 
 #[test]
 fn allowed_connection_is_opened() {
-    for (v6, late) in [false, true].into_iter().flat_map(|v6| LATE.map(|late| (v6, late))) {
+    for (v6, late) in [false, true]
+        .into_iter()
+        .flat_map(|v6| LATE.map(|late| (v6, late)))
+    {
         let (mut given, decider) = deciding(config(1500), Answer::Later);
         let out = decide(&mut given, &decider, &dial_to(v6, 80), Verdict::Allow, late);
         assert_eq!(out, ["syn"]);
@@ -150,7 +159,10 @@ fn denied_connection_is_refused_before_a_socket_opens() {
 #[test]
 fn redirected_connection_reaches_the_chosen_address() {
     // IPv4 connections may be redirected to IPv6 addresses, and the reverse.
-    for (v6, to) in [(false, SERVER_V6.into()), (true, IpAddr::from(Ipv4Addr::LOCALHOST))] {
+    for (v6, to) in [
+        (false, SERVER_V6.into()),
+        (true, IpAddr::from(Ipv4Addr::LOCALHOST)),
+    ] {
         for late in LATE {
             let (mut given, decider) = deciding(config(1500), Answer::Later);
             // Only the chosen port has a server.
@@ -172,7 +184,10 @@ fn redirected_connection_uses_the_given_stream() {
     given.up(dial(1, 9));
     given.host.give_stream(85);
     let state = given.verdict(token(&decider), Verdict::RedirectToStream);
-    assert_eq!((state, outcome(&mut given)), (TokenState::Known, vec!["syn".to_owned()]));
+    assert_eq!(
+        (state, outcome(&mut given)),
+        (TokenState::Known, vec!["syn".to_owned()])
+    );
     // Without a stream, the connection fails.
     given.up(dial(2, 9));
     assert_eq!(
@@ -208,7 +223,10 @@ fn flow_without_a_verdict_is_denied_at_the_deadline() {
         counters.decisions_expired += 1;
     });
     // The token is not known any more.
-    assert_eq!(given.verdict(token(&decider), Verdict::Allow), TokenState::Unknown);
+    assert_eq!(
+        given.verdict(token(&decider), Verdict::Allow),
+        TokenState::Unknown
+    );
     given.quiet();
     given.counted(|_| {});
     assert_eq!((given.engine.pending_decisions(), given.host.calls()), (0, 0));
@@ -219,7 +237,10 @@ fn verdict_is_applied_once() {
     let (mut given, decider) = deciding(config(1500), Answer::Later);
     given.up(dial(1, 80));
     let token = token(&decider);
-    assert_eq!(given.verdict(DecisionToken(token.0 + 1), Verdict::Allow), TokenState::Unknown);
+    assert_eq!(
+        given.verdict(DecisionToken(token.0 + 1), Verdict::Allow),
+        TokenState::Unknown
+    );
     given.quiet();
     assert_eq!(given.verdict(token, Verdict::Allow), TokenState::Known);
     for verdict in [Verdict::Allow, Verdict::Deny(Denial::Reset)] {
@@ -269,7 +290,10 @@ fn reset_of_the_guest_cancels_the_request() {
         counters.decisions_asked += 1;
         counters.tcp_reset_by_guest += 1;
     });
-    assert_eq!(given.verdict(token(&decider), Verdict::Allow), TokenState::Unknown);
+    assert_eq!(
+        given.verdict(token(&decider), Verdict::Allow),
+        TokenState::Unknown
+    );
     assert_eq!((given.engine.flows(), given.host.calls()), (0, 0));
 }
 
@@ -362,7 +386,10 @@ fn pending_decisions_end_with_the_guest() {
     given.up(dial(1, 80));
     given.forget_guest();
     assert_eq!(given.engine.pending_decisions(), 0);
-    assert_eq!(given.verdict(token(&decider), Verdict::Allow), TokenState::Unknown);
+    assert_eq!(
+        given.verdict(token(&decider), Verdict::Allow),
+        TokenState::Unknown
+    );
     given.pass(DEADLINE);
     given.quiet();
     assert_eq!(given.host.calls(), 0);

@@ -39,7 +39,10 @@ fn allowed_client_is_connected_to_the_guest() {
             decider.set(Answer::Now(Verdict::Allow));
             given.up(dial(1, 80));
             assert_eq!(outcome(&mut given), ["syn"]);
-            assert_eq!(given.verdict(requests[0].token, Verdict::Allow), TokenState::Known);
+            assert_eq!(
+                given.verdict(requests[0].token, Verdict::Allow),
+                TokenState::Known
+            );
         }
         let syn = given.take_one();
         assert_eq!((syn.flags, syn.from), (SYN, (CLIENT, 5000).into()));
@@ -76,7 +79,10 @@ fn denied_client_is_reset() {
 
 #[test]
 fn redirected_client_is_reset() {
-    for verdict in [Verdict::Redirect((SERVER_V4, 80).into()), Verdict::RedirectToStream] {
+    for verdict in [
+        Verdict::Redirect((SERVER_V4, 80).into()),
+        Verdict::RedirectToStream,
+    ] {
         let (mut given, decider) = waiting(Answer::Later);
         assert_eq!(given.verdict(token(&decider), verdict), TokenState::Known);
         given.pass(millis(1));
@@ -97,9 +103,7 @@ fn client_without_a_verdict_is_reset_at_the_deadline() {
 #[test]
 fn client_of_a_port_that_is_unpublished_meanwhile_is_served() {
     let (mut given, decider) = waiting(Answer::Later);
-    given
-        .engine
-        .unpublish(0, &mut given.link, &mut given.host, START);
+    given.engine.unpublish(0, &mut given.link, &mut given.host, START);
     assert_eq!(given.verdict(token(&decider), Verdict::Allow), TokenState::Known);
     assert_eq!(outcome(&mut given), ["syn"]);
 }
@@ -152,7 +156,10 @@ fn allowed_udp_client_reaches_the_guest() {
             given.pass(millis(1));
             given.quiet();
             assert_eq!(given.engine.counters().decisions_repeated, 1);
-            assert_eq!(given.verdict(requests[0].token, Verdict::Allow), TokenState::Known);
+            assert_eq!(
+                given.verdict(requests[0].token, Verdict::Allow),
+                TokenState::Known
+            );
         }
         let from = format!("udp from {}", SocketAddr::from((CLIENT, 5000)));
         // The host has received the two datagrams together.
@@ -192,9 +199,7 @@ fn other_udp_clients_reach_nothing() {
 #[test]
 fn udp_client_of_a_port_that_is_unpublished_meanwhile_is_forgotten() {
     let (mut given, decider) = asked(Answer::Later);
-    given
-        .engine
-        .unpublish(0, &mut given.link, &mut given.host, START);
+    given.engine.unpublish(0, &mut given.link, &mut given.host, START);
     assert_eq!(given.verdict(token(&decider), Verdict::Allow), TokenState::Known);
     given.quiet();
     assert_eq!(given.engine.counters().udp_down, 0);

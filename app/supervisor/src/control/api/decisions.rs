@@ -181,7 +181,9 @@ pub(in crate::control) fn decide(
 ) -> Result<(), VerdictError> {
     let pending = *api.decisions.pending.get(&token).ok_or_else(|| unknown(token))?;
     let body = body().map_err(|why| VerdictError::new(400, why))?;
-    let verdict = body.verdict(&pending).map_err(|why| VerdictError::new(400, why))?;
+    let verdict = body
+        .verdict(&pending)
+        .map_err(|why| VerdictError::new(400, why))?;
     let (kind, result) = match verdict {
         Decided::Verdict(kind) => (kind, Ok(())),
         Decided::Unix(path) => match target::connect_unix(&path) {

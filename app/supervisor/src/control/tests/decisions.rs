@@ -19,7 +19,9 @@ fn required(descriptor: Option<OwnedFd>) -> Fixture {
     let mut fixture = Fixture::new(1);
     let path = fixture.path.with_extension("decide");
     let control = &mut fixture.control;
-    control.require_decider(Some(&path), descriptor, DEADLINE).unwrap();
+    control
+        .require_decider(Some(&path), descriptor, DEADLINE)
+        .unwrap();
     fixture.serve();
     fixture
 }
@@ -37,7 +39,10 @@ fn connect(fixture: &mut Fixture, text: &str) -> UnixStream {
 fn decider(fixture: &mut Fixture) -> UnixStream {
     let client = connect(fixture, GET);
     let (head, ended) = received(&client);
-    assert!(status(&head) == "200" && head.ends_with("\r\n\r\n") && !ended, "{head}");
+    assert!(
+        status(&head) == "200" && head.ends_with("\r\n\r\n") && !ended,
+        "{head}"
+    );
     let [Update::DeciderConnected(true), Update::Confirm(_)] = fixture.updates[..] else {
         panic!("{:?}", fixture.updates);
     };
@@ -82,7 +87,8 @@ fn verdicts(fixture: &mut Fixture) -> Vec<(u64, VerdictKind)> {
         Update::Verdicts(verdicts) => verdicts,
         other => panic!("{other:?}"),
     });
-    list.map(|DecisionVerdict { token, verdict }| (token, verdict)).collect()
+    list.map(|DecisionVerdict { token, verdict }| (token, verdict))
+        .collect()
 }
 
 #[test]
@@ -109,7 +115,10 @@ fn requests_are_lines_of_the_streamed_response() {
         let line = serde_json::from_str(line).unwrap();
         assert_eq!(openapi::conform(&document, schema, &line), Ok(()));
     }
-    assert_eq!((lines[0].token, &*lines[0].protocol, &*lines[0].direction), (7, "udp", "out"));
+    assert_eq!(
+        (lines[0].token, &*lines[0].protocol, &*lines[0].direction),
+        (7, "udp", "out")
+    );
     assert_eq!(lines[0].rule.as_deref(), Some("allow *"));
     assert_eq!((lines[1].token, &*lines[1].direction), (8, "in"));
     assert_eq!(lines[1].published, Some("0.0.0.0:8080".parse().unwrap()));
@@ -122,8 +131,14 @@ fn each_verdict_reaches_the_engine_once() {
     let cases = [
         (r#"{"verdict":"allow"}"#, VerdictKind::Allow),
         (r#"{"verdict":"deny"}"#, VerdictKind::Deny(Denial::Reset)),
-        (r#"{"verdict":"deny","how":"unreachable"}"#, VerdictKind::Deny(Denial::Unreachable)),
-        (r#"{"verdict":"deny","how":"drop"}"#, VerdictKind::Deny(Denial::Drop)),
+        (
+            r#"{"verdict":"deny","how":"unreachable"}"#,
+            VerdictKind::Deny(Denial::Unreachable),
+        ),
+        (
+            r#"{"verdict":"deny","how":"drop"}"#,
+            VerdictKind::Deny(Denial::Drop),
+        ),
         (
             r#"{"verdict":"redirect","to":"[::1]:8080"}"#,
             VerdictKind::Redirect("[::1]:8080".parse().unwrap()),
@@ -148,7 +163,11 @@ fn wrong_verdicts_leave_the_request_pending() {
     };
     ask(
         &mut fixture,
-        vec![request(1, EgressProtocol::Tcp), request(2, EgressProtocol::Udp), client],
+        vec![
+            request(1, EgressProtocol::Tcp),
+            request(2, EgressProtocol::Udp),
+            client,
+        ],
     );
     for (token, body, expected) in [
         ("1", "", "400"),
@@ -176,7 +195,10 @@ fn wrong_verdicts_leave_the_request_pending() {
     let long = format!(r#"{{"verdict":"deny","how":"{}"}}"#, "a".repeat(5000));
     assert_eq!(decide(&mut fixture, 1, &long), "413");
     // The server refuses a body of a megabyte before it has received it.
-    let head = format!("POST /v1/decisions/1 HTTP/1.1\r\nContent-Length: {}\r\n\r\n", 1 << 20);
+    let head = format!(
+        "POST /v1/decisions/1 HTTP/1.1\r\nContent-Length: {}\r\n\r\n",
+        1 << 20
+    );
     let client = connect(&mut fixture, &head);
     assert_eq!(status(&received(&client).0), "413");
     assert_eq!(fixture.updates, []);
@@ -292,7 +314,12 @@ fn nobody_decides_unless_it_is_required() {
 #[test]
 fn socket_of_the_decider_has_no_other_resource() {
     let mut fixture = required(None);
-    for text in [STATS, CHANGE, "GET /v1/flows HTTP/1.1\r\n\r\n", "GET /metrics HTTP/1.1\r\n\r\n"] {
+    for text in [
+        STATS,
+        CHANGE,
+        "GET /v1/flows HTTP/1.1\r\n\r\n",
+        "GET /metrics HTTP/1.1\r\n\r\n",
+    ] {
         let client = connect(&mut fixture, text);
         assert_eq!(status(&received(&client).0), "404", "{text}");
     }
@@ -320,7 +347,11 @@ fn descriptor_carries_requests_and_verdicts_as_lines() {
     );
     assert_eq!(received(&decider).0.lines().count(), 2);
     // Lines may arrive in pieces.
-    for piece in ["{\"token\":1,\"verdict\":\"al", "low\"}\n{\"token\":2,", "\"verdict\":\"deny\"}\n"] {
+    for piece in [
+        "{\"token\":1,\"verdict\":\"al",
+        "low\"}\n{\"token\":2,",
+        "\"verdict\":\"deny\"}\n",
+    ] {
         send(&decider, piece);
         fixture.serve();
     }
@@ -336,7 +367,10 @@ fn descriptor_carries_requests_and_verdicts_as_lines() {
         send(&decider, &format!("{wrong}\n"));
         fixture.serve();
         let (error, ended) = received(&decider);
-        assert!(error.contains("\"error\":") && error.contains(&format!("\"token\":{token}")), "{error}");
+        assert!(
+            error.contains("\"error\":") && error.contains(&format!("\"token\":{token}")),
+            "{error}"
+        );
         assert!(!ended);
     }
     assert_eq!(fixture.updates, []);

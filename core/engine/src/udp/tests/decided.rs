@@ -31,7 +31,11 @@ fn undecided_port_of_an_allowed_address_is_closed_in_both_directions() {
         nat.arrive(0, "192.0.2.1:8");
         nat.send(GUEST, "192.0.2.1:8");
         assert!(nat.world.down().is_empty());
-        let expected = [("udp_unsolicited", 1), ("decisions_asked", 1), ("decisions_denied", 1)];
+        let expected = [
+            ("udp_unsolicited", 1),
+            ("decisions_asked", 1),
+            ("decisions_denied", 1),
+        ];
         for moved in nat.world.moved() {
             assert!(expected.contains(&moved), "{moved:?}");
         }

@@ -48,7 +48,9 @@ pub(super) fn parse(
         return Err(format!("no flow can be redirected to {to}"));
     }
     if protocol != EgressProtocol::Tcp && to.is_ipv4() != destination.is_ipv4() {
-        return Err(format!("{protocol} cannot be redirected to another address family"));
+        return Err(format!(
+            "{protocol} cannot be redirected to another address family"
+        ));
     }
     Ok(RedirectTarget::Address(to))
 }
@@ -83,7 +85,11 @@ mod tests {
             ("localhost:80", [false, false, false]),
             ("", [false, false, false]),
         ] {
-            assert_eq!([Tcp, Udp, Icmp].map(|protocol| is_valid(text, protocol)), accepted, "{text}");
+            assert_eq!(
+                [Tcp, Udp, Icmp].map(|protocol| is_valid(text, protocol)),
+                accepted,
+                "{text}"
+            );
         }
     }
 }
