@@ -117,7 +117,7 @@ impl KeptFrame {
         let frame = Frame {
             offload: self.offload,
             head: &self.head,
-            parts: if parts[0].len() > 0 { &parts } else { &[] },
+            parts: if parts[0].is_empty() { &[] } else { &parts },
             len: self.len,
         };
         sink(&frame, self.dont_fragment)
