@@ -48,7 +48,7 @@ impl PendingKey {
     }
 }
 
-/// What is kept of a flow while the decision is pending.
+/// Part of a flow that is kept while the decision is pending.
 #[derive(Debug)]
 pub(crate) enum Kept {
     /// The first frame from the guest.

@@ -224,7 +224,7 @@ fn redirect_to_a_unix_socket_passes_a_connected_descriptor() {
     accepted.write_all(b"hello").unwrap();
     let mut hello = [0; 5];
     assert_eq!(rustix::io::read(socket.borrow().unwrap(), &mut hello), Ok(5));
-    // If nobody listens, the connection is reset and the client is told.
+    // If no socket listens, the connection is reset and the response has the reason.
     drop(listener);
     ask(&mut fixture, vec![request(2, EgressProtocol::Tcp)]);
     assert_eq!(decide(&mut fixture, 2, &body), "409");
@@ -259,7 +259,7 @@ fn decider_that_shuts_its_side_down_is_disconnected() {
 }
 
 #[test]
-fn decider_that_does_not_read_is_disconnected_and_delays_nobody() {
+fn decider_that_does_not_read_is_disconnected_and_delays_no_other_client() {
     let mut fixture = required(None);
     let _hung = decider(&mut fixture);
     for turn in 0..400 {
@@ -300,7 +300,7 @@ fn requests_of_an_exited_engine_are_forgotten() {
 }
 
 #[test]
-fn nobody_decides_unless_it_is_required() {
+fn no_decider_is_served_unless_it_is_required() {
     let mut fixture = Fixture::new(1);
     assert!(!fixture.control.is_asking());
     let client = fixture.client();
