@@ -273,7 +273,7 @@ impl Decisions {
         self.deadline.is_some()
     }
 
-    /// Records whether the program at the other end of `--decider-fd` is connected. If `announced`, the engine knows.
+    /// Records whether the program at the other end of `--decider-fd` is connected.
     pub(super) fn set_descriptor(&mut self, connected: bool) {
         self.descriptor = connected;
     }
@@ -353,6 +353,10 @@ impl Decisions {
         {
             self.pending.remove(token);
             self.expiries.pop_front();
+        }
+        // Without this, the queue would grow with the rate of verdicts.
+        if self.expiries.len() > 2 * MAX_PENDING {
+            self.expiries.retain(|(_, token)| self.pending.contains_key(token));
         }
     }
 }
