@@ -356,7 +356,8 @@ impl Decisions {
         }
         // Without this, the queue would grow with the rate of verdicts.
         if self.expiries.len() > 2 * MAX_PENDING {
-            self.expiries.retain(|(_, token)| self.pending.contains_key(token));
+            self.expiries
+                .retain(|(_, token)| self.pending.contains_key(token));
         }
     }
 }
