@@ -318,6 +318,15 @@ pub(crate) struct NetworkArgs {
     /// Exit when the other end of descriptor N, a pipe or socket, is closed
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = value_parser!(i32).range(3..))]
     pub(crate) exit_fd: Option<i32>,
+    /// Listen on a Unix socket for a program that decides about each new flow; without one, flows are denied
+    #[arg(long, hide_short_help = true, value_name = "PATH")]
+    pub(crate) control_decide: Option<PathBuf>,
+    /// The same over descriptor N, a connected stream socket, with lines of JSON
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = value_parser!(i32).range(3..))]
+    pub(crate) decider_fd: Option<i32>,
+    /// Time after which a flow without a decision is denied (2s, 500ms) [default: 2s]
+    #[arg(long, hide_short_help = true, value_name = "T", value_parser = values::decision_deadline)]
+    pub(crate) decision_deadline: Option<Duration>,
     /// Listen on a Unix socket for requests to publish ports, in the protocol of slirp4netns
     #[arg(long, hide_short_help = true, value_name = "PATH")]
     pub(crate) slirp_api: Option<PathBuf>,

@@ -87,6 +87,13 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
         let wrong = format!("'{rule}' needs the DNS forwarder, which --dns none disables");
         return Err(misused(wrong, "addresses, or another --dns"));
     }
+    if arguments.decision_deadline.is_some()
+        && arguments.control_decide.is_none()
+        && arguments.decider_fd.is_none()
+    {
+        let wrong = "--decision-deadline needs a decider".to_owned();
+        return Err(misused(wrong, "--control-decide PATH"));
+    }
     Ok(GuestOptions {
         guest,
         publish: arguments.publish,
@@ -120,6 +127,9 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
         exit_fd: arguments.exit_fd,
         control: arguments.control,
         control_read: arguments.control_read,
+        control_decide: arguments.control_decide,
+        decider_fd: arguments.decider_fd,
+        decision_deadline: arguments.decision_deadline,
         slirp_api: arguments.slirp_api,
         pcap: arguments.pcap,
         audit: arguments.audit,

@@ -251,6 +251,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses the value of `--decision-deadline`, which is at most a minute: a guest's kernel gives up a connect after two.
+pub(crate) fn decision_deadline(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        deadline if deadline > Duration::from_secs(60) => Err("at most 60s".into()),
+        deadline => Ok(deadline),
+    }
+}
+
 /// Parses a duration that may be zero, in units from microseconds up.
 pub(crate) fn delay(text: &str) -> Result<Duration, String> {
     let malformed = || "not a time, such as 100us, 1ms or 0".to_owned();
@@ -376,6 +384,14 @@ mod tests {
             "18446744073709551615m",
         ] {
             assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn decision_deadlines_are_at_most_a_minute() {
+        assert_eq!(decision_deadline("60s"), Ok(Duration::from_secs(60)));
+        for wrong in ["61s", "2m", "0", "1h"] {
+            assert!(decision_deadline(wrong).is_err(), "{wrong}");
         }
     }
 

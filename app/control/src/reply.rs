@@ -121,6 +121,29 @@ pub struct Flow {
     pub bytes_down: u64,
 }
 
+/// Line of the response to `GET /v1/decisions`: a request for a decision about a new flow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    /// Number of the request.
+    pub token: u64,
+    /// Protocol of the flow: `tcp`, `udp` or `icmp`.
+    pub protocol: String,
+    /// Direction of the flow: `out`, or `in` for a client of a published port.
+    pub direction: String,
+    /// Address and port of the guest's end; for ICMP echo, the port is the echo identifier.
+    pub guest: SocketAddr,
+    /// Destination as the guest has sent it; `null` for a client. The port is 0 for ICMP echo.
+    pub destination: Option<SocketAddr>,
+    /// Host address and port of the published port; `null` unless the direction is `in`.
+    pub published: Option<SocketAddr>,
+    /// Address and port on the host's side: the destination after translation, or the client.
+    pub remote: SocketAddr,
+    /// The egress rule that allows the flow; `null` if there are no allow rules.
+    pub rule: Option<String>,
+    /// Time within which the verdict has to arrive, in milliseconds.
+    pub deadline_ms: u64,
+}
+
 /// Body of the response to `GET /v1/relay/rules`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayRules {

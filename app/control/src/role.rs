@@ -12,11 +12,12 @@ pub enum Role {
 }
 
 impl Role {
-    /// Returns true if clients may send requests with this method.
-    pub(crate) fn permits(self, method: &str) -> bool {
+    /// Returns true if clients may send requests with this method for this path.
+    pub(crate) fn permits(self, method: &str, path: &str) -> bool {
         match self {
             Self::Operate => true,
-            Self::Read => method == "GET",
+            // The client that reads the requests for decisions is the decider.
+            Self::Read => method == "GET" && path != DECISIONS,
         }
     }
 
@@ -29,3 +30,6 @@ impl Role {
         HttpResponse::problem(403, why)
     }
 }
+
+/// Path of the requests for decisions about flows.
+const DECISIONS: &str = "/v1/decisions";

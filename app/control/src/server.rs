@@ -200,7 +200,7 @@ pub fn dispatch<S>(
 ) -> Answer<S> {
     let here = || routes.iter().filter(|route| route.is_for(&request.path));
     if let Some(route) = here().find(|route| route.method == request.method) {
-        return match role.permits(route.method) {
+        return match role.permits(route.method, route.path) {
             true => (route.act)(service, request, now),
             false => Answer::Now(role.refusal()),
         };

@@ -115,6 +115,7 @@ impl Network {
             stats: table.clone(),
             events: None,
             rules_generation: 1,
+            decider: None,
             restarted: false,
             // The VMM, not the engine, configures the log.
             set_log_level: |_| {},
@@ -131,9 +132,11 @@ impl Network {
         };
         match network.receive()? {
             Report::Ready => Ok(network),
-            Report::Confirmed(_) | Report::Flows(_) | Report::Captured(_) | Report::Failed(_) => {
-                Err(io::ErrorKind::InvalidData.into())
-            }
+            Report::Confirmed(_)
+            | Report::Flows(_)
+            | Report::Decide(_)
+            | Report::Captured(_)
+            | Report::Failed(_) => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 

@@ -5,12 +5,14 @@
 //! share the replies of a round. The resources are the routes of the [`api`], each in a file of its own.
 
 mod api;
+mod decider_fd;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -33,12 +35,15 @@ use crate::publish::Ports;
 use crate::statistics::Statistics;
 use api::Api;
 pub(crate) use api::auto::GuestListeners;
+use decider_fd::{Connection, DeciderDescriptor};
 
 /// Servers of the control socket and of the metrics address of a guest, with their clients, and the API that handles the
 /// requests.
 pub(crate) struct Control {
     /// Server of the control socket, and server of the metrics address.
     servers: Vec<Server<Api>>,
+    /// Connection to the decider of `--decider-fd`, until it is closed.
+    decider: Option<DeciderDescriptor>,
     api: Api,
 }
 
@@ -71,7 +76,30 @@ impl Control {
         let mut servers = pontoon_control::open(path, api::ROUTES, metrics, api::METRICS)?;
         let mut api = Api::new(served);
         api.set_own(servers.iter_mut().filter_map(|server| server.listener().port()));
-        Ok(Self { servers, api })
+        Ok(Self {
+            servers,
+            decider: None,
+            api,
+        })
+    }
+
+    /// Requires a decider: a client of a Unix socket at `path`, to which only this user may connect, or the program at the
+    /// other end of `descriptor`, or either.
+    ///
+    /// # Errors
+    /// The path is in use, a socket cannot be created, or the descriptor is not a connected stream socket.
+    pub(crate) fn require_decider(
+        &mut self,
+        path: Option<&Path>,
+        descriptor: Option<OwnedFd>,
+        deadline: Duration,
+    ) -> Result<(), Error> {
+        let routes = api::decisions::ROUTES;
+        self.servers
+            .extend(pontoon_control::open(path, routes, None, api::METRICS)?);
+        self.decider = descriptor.map(DeciderDescriptor::new).transpose()?;
+        self.api.require_decider(deadline, self.decider.is_some());
+        Ok(())
     }
 
     /// Listens on another Unix socket, at `path`, to which only this user may connect, for requests that `role` permits.
@@ -112,7 +140,8 @@ impl Control {
 
     /// Returns the descriptors of the listening sockets and clients to poll.
     pub(crate) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        self.servers.iter().flat_map(Server::poll_fds)
+        let decider = self.decider.iter().map(DeciderDescriptor::poll_fd);
+        self.servers.iter().flat_map(Server::poll_fds).chain(decider)
     }
 
     /// Returns the time to call [`Self::serve`] if no descriptor becomes ready earlier.
@@ -121,6 +150,7 @@ impl Control {
         servers
             .chain(self.api.deadline())
             .chain(self.api.next_scan())
+            .chain(self.decider.as_ref().and_then(DeciderDescriptor::deadline))
             .min()
     }
 
@@ -152,6 +182,11 @@ impl Control {
         self.api.expire(now);
         for server in &mut self.servers {
             server.serve(&mut self.api, now);
+        }
+        let state = self.decider.as_mut().map(|it| it.serve(&mut self.api, now));
+        if state == Some(Connection::Closed) {
+            self.decider = None;
+            self.api.end_decider();
         }
         self.api.go_on(now);
         for update in self.api.take_outbox() {

@@ -266,7 +266,13 @@ impl Engine {
                     child::limit_files(process, start.size);
                 }
             }
+            Update::DeciderConnected(connected) => {
+                if let Some(decider) = &mut self.setup.decider {
+                    decider.connected = *connected;
+                }
+            }
             Update::OwnedPart(_)
+            | Update::Verdicts(_)
             | Update::Confirm(_)
             | Update::Flows(_)
             // The flows end with the engine.

@@ -33,7 +33,7 @@ use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 use pontoon_wire::Mac;
 use pontoon_worker::stats::StatsTable;
-use pontoon_worker::{Attachment, EngineSetup, TapQueues, Vhost, ledger, pacing};
+use pontoon_worker::{Attachment, DeciderSetup, EngineSetup, TapQueues, Vhost, ledger, pacing};
 use rustix::process::Rlimit;
 use tracing::level_filters::LevelFilter;
 
@@ -83,7 +83,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     output::prepare();
     one_use_each(options)?;
     // SAFETY: this process has opened no descriptor yet, and the options name each number once.
-    let [ready, exit] = unsafe { take_over(options)? };
+    let [ready, exit, decider] = unsafe { take_over(options)? };
     let mut notifier = ReadyNotifier::new(ready, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
     let offload = tap_offload(options, &disabled);
@@ -119,6 +119,10 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         set_log_level,
     };
     let mut control = open_control(options, served)?;
+    if let Some(control) = control.as_mut().filter(|_| options.requires_decider()) {
+        let deadline = options.decision_deadline();
+        control.require_decider(options.control_decide.as_deref(), decider, deadline)?;
+    }
 
     let _foreground = terminal::Foreground::of_stdin();
     let link = LinkPlan {
@@ -223,6 +227,10 @@ fn engine_setup(
         events: None,
         rules_generation: Statistics::FIRST_GENERATION,
         set_log_level,
+        decider: options.requires_decider().then(|| DeciderSetup {
+            deadline: options.decision_deadline(),
+            connected: options.decider_fd.is_some(),
+        }),
         restarted: false,
     })
 }
@@ -256,7 +264,7 @@ fn open_control(options: &GuestOptions, served: ControlSetup) -> Result<Option<C
         || options.metrics.is_some()
         || options.slirp_api.is_some()
         || roles.iter().any(|(path, _)| path.is_some());
-    if !is_served && !needs_scan && options.pcap.is_none() {
+    if !is_served && !needs_scan && options.pcap.is_none() && !options.requires_decider() {
         return Ok(None);
     }
     let mut control = Control::open(options.control.as_deref(), options.metrics.as_ref(), served)?;
@@ -312,7 +320,7 @@ fn ifname(options: &GuestOptions, chosen: &ChosenPlan) -> String {
     given.or(of_host).unwrap_or_else(|| "tap0".to_owned())
 }
 
-/// Checks that no two of `--fd`, `--ready-fd` and `--exit-fd` name the same descriptor.
+/// Checks that no two of `--fd`, `--ready-fd`, `--exit-fd` and `--decider-fd` name the same descriptor.
 fn one_use_each(options: &GuestOptions) -> Result<(), Error> {
     let fd = match &options.guest {
         Guest::Machine(Machine {
@@ -325,6 +333,7 @@ fn one_use_each(options: &GuestOptions) -> Result<(), Error> {
         ("--fd", fd),
         ("--ready-fd", options.ready_fd),
         ("--exit-fd", options.exit_fd),
+        ("--decider-fd", options.decider_fd),
     ];
     for (place, (option, number)) in named.iter().enumerate() {
         let mut earlier = named[..place].iter();
@@ -337,17 +346,24 @@ fn one_use_each(options: &GuestOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes ownership of the descriptors with the numbers of `--ready-fd` and `--exit-fd`.
+/// Takes ownership of the descriptors with the numbers of `--ready-fd`, `--exit-fd` and `--decider-fd`.
 ///
 /// # Safety
 /// Same as [`descriptor::take_over`]; the numbers differ.
-unsafe fn take_over(options: &GuestOptions) -> Result<[Option<OwnedFd>; 2], Error> {
+unsafe fn take_over(options: &GuestOptions) -> Result<[Option<OwnedFd>; 3], Error> {
     let advice = "N</path/of/a/fifo or a pipe in the shell";
     // SAFETY: the caller ensures the conditions of `descriptor::take_over`.
     let take_over_exit = |number| unsafe { descriptor::take_over(number, "--exit-fd", advice) };
     // SAFETY: as above.
     let ready = unsafe { ReadyNotifier::take_over(options.ready_fd)? };
-    Ok([ready, options.exit_fd.map(take_over_exit).transpose()?])
+    let advice = "a stream socket that the parent process passes as descriptor N";
+    // SAFETY: as above.
+    let take_over_decider = |number| unsafe { descriptor::take_over(number, "--decider-fd", advice) };
+    Ok([
+        ready,
+        options.exit_fd.map(take_over_exit).transpose()?,
+        options.decider_fd.map(take_over_decider).transpose()?,
+    ])
 }
 
 /// Refuses clients of the socket files that are processes of the guest.

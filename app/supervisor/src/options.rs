@@ -11,6 +11,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pontoon_control::Metrics;
 use pontoon_engine::address_plan::PlannedRoute;
 use pontoon_engine::config::{ServiceSet, UdpFilter};
+use pontoon_engine::decider;
 use pontoon_engine::egress::EgressRule;
 use pontoon_wire::Mac;
 use pontoon_worker::{MachineProtocol, Outbound, Pacing};
@@ -88,6 +89,12 @@ pub struct GuestOptions {
     pub control: Option<PathBuf>,
     /// Path of a control socket that permits no changes.
     pub control_read: Option<PathBuf>,
+    /// Path of the socket to which the decider about new flows connects.
+    pub control_decide: Option<PathBuf>,
+    /// Descriptor of a stream socket that is connected to the decider.
+    pub decider_fd: Option<RawFd>,
+    /// Time after which a flow without a verdict is denied; `None` uses [`DEADLINE`](pontoon_engine::decider::DEADLINE).
+    pub decision_deadline: Option<Duration>,
     /// Path of a socket for requests in the protocol of slirp4netns.
     pub slirp_api: Option<PathBuf>,
     /// Capture that begins before the guest sends a frame.
@@ -98,6 +105,20 @@ pub struct GuestOptions {
     pub metrics: Option<Metrics>,
     /// File to which the process id is written when the network is ready.
     pub pid_file: Option<PathBuf>,
+}
+
+impl GuestOptions {
+    /// Returns true if a program has to decide about new flows.
+    #[must_use]
+    pub const fn requires_decider(&self) -> bool {
+        self.control_decide.is_some() || self.decider_fd.is_some()
+    }
+
+    /// Returns the time after which a flow without a verdict is denied.
+    #[must_use]
+    pub fn decision_deadline(&self) -> Duration {
+        self.decision_deadline.unwrap_or(decider::DEADLINE)
+    }
 }
 
 /// Value of `--vhost-net`: use of the kernel's vhost-net.

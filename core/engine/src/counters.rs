@@ -69,6 +69,16 @@ counters! {
         bad_source,
     /// Packets to a destination that the egress policy refuses.
         policy_refused,
+    /// Requests to the decider about new flows.
+        decisions_asked,
+    /// Flows that the decider has denied.
+        decisions_denied,
+    /// Flows denied because no verdict arrived before the deadline.
+        decisions_expired,
+    /// Flows denied because the decider was not connected, or too many decisions were pending.
+        decisions_unavailable,
+    /// Frames from the guest, and datagrams of clients, dropped because the decision about their flow was pending.
+        decisions_repeated,
     /// Flows refused because `--max-flows` or `--max-flow-rate` is reached.
         flows_refused,
     /// Times that data for the guest had to wait because of `--max-bandwidth`.

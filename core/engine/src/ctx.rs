@@ -11,6 +11,7 @@ use rand_chacha::ChaCha12Rng;
 use crate::bandwidth::Throttle;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::decider::Decisions;
 use crate::flow_events::{CloseReason, FlowEvents};
 use crate::flow_rate::{self, Admission, FlowOpener};
 use crate::histogram::Histograms;
@@ -29,6 +30,8 @@ pub struct Net {
     pub config: Config,
     /// The egress policy, which decides to which destinations the guest may send.
     pub policy: Policy,
+    /// The operator's decider about new flows, with its pending decisions; `None`: the policy alone decides.
+    pub(crate) decisions: Option<Box<Decisions>>,
     /// Event counters of this worker.
     pub counters: Counters,
     /// The measurements.
@@ -168,6 +171,7 @@ impl Net {
         };
         Self {
             policy,
+            decisions: None,
             counters: Counters::default(),
             histograms: Histograms::default(),
             pool: Pool::default(),

@@ -184,6 +184,13 @@ impl Egress {
         self.ground(to, now).is_ok()
     }
 
+    /// Returns the allow rule that permits a destination, if there is one. Nothing is counted.
+    #[must_use]
+    pub fn allowing_rule(&self, to: &Destination<'_>, now: Instant) -> Option<&EgressRule> {
+        let place = self.ground(to, now).ok().flatten()?;
+        self.entries.get(place).map(|entry| &entry.rule)
+    }
+
     /// Decides about a TCP connection to the forwarder at `to`, whose answers are not parsed. It is refused, and counted, if
     /// rules name domains.
     pub fn decide_stream_to_forwarder(&mut self, to: SocketAddr, now: Instant) -> Decision {

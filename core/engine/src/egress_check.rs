@@ -38,10 +38,7 @@ impl Packet<'_, '_> {
             Transport::Tcp(tcp) => (EgressProtocol::Tcp, tcp.destination_port),
             Transport::Icmp(_) | Transport::Fragment | Transport::Other => (EgressProtocol::Icmp, 0),
         };
-        let verdict = ctx
-            .net
-            .policy
-            .check_egress(protocol, self.ip.destination, port, ctx.now);
+        let verdict = ctx.net.check_egress(protocol, self.ip.destination, port, ctx.now);
         let refusal = match verdict {
             Ok(remote) => return Ok(remote),
             Err(refusal) => refusal,

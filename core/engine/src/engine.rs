@@ -1,6 +1,7 @@
 //! The engine's entry points: they pass frames, socket events and timers to the protocol handlers.
 
 mod configure;
+mod decide;
 mod dispatch;
 mod end;
 #[cfg(test)]
@@ -215,6 +216,7 @@ impl<H: Host> Engine<H> {
         if down_wait == DownWait::Ended {
             self.handle_link_ready(link, host, now);
         }
+        self.expire_decisions(link, host, now);
         while let Some(flow) = self.net.timers.expired(now) {
             self.guarded(Some(flow), link, host, now, |_, protocols, ctx| match flow.kind {
                 Kind::Tcp => protocols.tcp.handle_timeout(flow, ctx),
@@ -381,6 +383,7 @@ impl<H: Host> Engine<H> {
             self.net.delayed_ack_at,
             self.net.throttle.next(),
             self.net.policy.egress.next_sweep(),
+            self.next_decision(),
         ]
         .into_iter()
         .flatten()
@@ -417,6 +420,7 @@ impl<H: Host> Engine<H> {
         protocols.udp.close_all(ctx);
         protocols.icmp.close_all(ctx);
         protocols.dns.close_all(ctx);
+        protocols.forget_decisions(ctx);
     }
 
     /// Returns one page of the list of flows, without those of the DNS forwarder; `at` is 0, or [`Page::next`] of the

@@ -162,6 +162,20 @@ pub trait Host {
         flow: FlowId,
     ) -> Result<AcceptedConnection<Self::Socket>, Failure>;
 
+    /// Registers an accepted connection for events of `flow` instead of the flow of [`Self::tcp_accept`]. An event reports
+    /// the present state of the connection.
+    ///
+    /// # Errors
+    /// `Exhausted` if the host has no memory.
+    fn tcp_assign(&mut self, flow: FlowId, socket: &mut Self::Socket) -> Result<(), Failure>;
+
+    /// Returns the connected stream socket that was given to the host with the verdict that is being handled, registered
+    /// for events of `flow` ([`Verdict::RedirectToStream`](crate::decider::Verdict::RedirectToStream)).
+    ///
+    /// # Errors
+    /// `Invalid` if no such socket was given to the host.
+    fn tcp_adopt(&mut self, flow: FlowId) -> Result<Self::Socket, Failure>;
+
     /// Returns true if [`Self::tcp_peek`] can begin at any offset without extra cost (`SO_PEEK_OFF` on TCP: about Linux
     /// 6.10 for IPv4, 6.12 for IPv6). Otherwise the caller limits the data in flight.
     fn peeks_at_offset(&self, remote: IpAddr) -> bool;

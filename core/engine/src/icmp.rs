@@ -4,6 +4,7 @@
 //! traceroute uses, quote the guest's request. All other ICMP messages from the guest are about packets from the
 //! engine, and are dropped here.
 
+mod decided;
 mod enforce;
 mod events;
 mod requested;
@@ -20,7 +21,7 @@ use pontoon_wire::vnet::Offload;
 use pontoon_wire::{emit, protocol};
 use rand_chacha::ChaCha12Rng;
 
-use self::requested::RequestedAddresses;
+use self::requested::{Requested, RequestedAddresses};
 use crate::ctx::{Capacity, Ctx, Eviction, Net};
 use crate::egress::EgressProtocol;
 use crate::egress_check::{self, Packet};
@@ -118,11 +119,17 @@ impl<S> Icmp<S> {
             ip,
             transport: Transport::Icmp(*icmp),
         };
+        if decided::is_pending(ip, icmp, ctx.net) {
+            return;
+        }
         let kept = self.kept_remote(ip, icmp.ident, ctx);
         let Some(remote) = kept.or_else(|| Some(packet.check_egress(ctx).ok()?.ip())) else {
             return;
         };
         let Ok(()) = packet.check_hop_limit(remote, ctx) else {
+            return;
+        };
+        let Some((remote, requested)) = self.judge(&packet, icmp, remote, ctx) else {
             return;
         };
         let data = self.scratch.get_mut(..icmp.payload_len);
@@ -158,7 +165,8 @@ impl<S> Icmp<S> {
             remote,
             (ctx.net, ctx.now),
         );
-        self.requested.insert(flow, remote, ip.destination, ctx.now);
+        self.requested
+            .insert(flow, remote, ip.destination, requested, ctx.now);
         self.echoes.touch(index);
         let echo = self.echoes.at_mut(index);
         echo.used = ctx.now;
@@ -503,9 +511,14 @@ impl<S> Icmp<S> {
     /// the policy still permits it.
     fn written<H, T>(&self, index: u32, remote: IpAddr, ctx: &Ctx<'_, H, T>) -> Option<IpAddr> {
         let flow = self.flow(index, ctx.net);
-        let written = self.requested.written(flow, remote, ctx.now)?;
+        let (written, requested) = self.requested.written(flow, remote, ctx.now)?;
         // The host may have been assigned this address since the request.
-        (ctx.net.policy.translate_destination(written) == Ok(remote)).then_some(written)
+        let translated = ctx.net.policy.translate_destination(written);
+        let is_permitted = match requested {
+            Requested::Translated => translated == Ok(remote),
+            Requested::Redirected => translated.is_ok(),
+        };
+        is_permitted.then_some(written)
     }
 
     /// Returns the address on the host's side of an echo request, if the guest has sent one with the same id there recently and

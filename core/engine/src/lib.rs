@@ -11,6 +11,7 @@ pub mod bandwidth;
 pub mod config;
 pub mod counters;
 pub mod ctx;
+pub mod decider;
 pub mod dns;
 pub mod egress;
 mod egress_check;

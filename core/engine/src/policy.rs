@@ -125,6 +125,26 @@ impl Policy {
         })
     }
 
+    /// Returns the egress rule that allows a flow to `written`; `None` if there is no allow rule, or none that matches.
+    #[must_use]
+    pub fn allowing_rule(
+        &self,
+        protocol: EgressProtocol,
+        written: SocketAddr,
+        now: Instant,
+    ) -> Option<String> {
+        let (address, port) = (written.ip(), written.port());
+        let remote = self.translate(protocol, written).ok()?;
+        let to = Destination {
+            protocol,
+            written: address,
+            remote: remote.ip(),
+            embedded: &embedded(address).unwrap_or_default(),
+            port: (protocol != EgressProtocol::Icmp).then_some(port),
+        };
+        self.egress.allowing_rule(&to, now).map(ToString::to_string)
+    }
+
     /// Checks a destination address and port like [`Self::check_egress`], but without the egress rules, and translates them:
     /// by the guest forwards, or else by [`Self::translate_destination`].
     ///

@@ -9,6 +9,7 @@
 //! burst, in the order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
 
 mod connection;
+mod decided;
 mod dns;
 mod down;
 mod enforce;
@@ -34,7 +35,7 @@ mod up;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use arrayvec::ArrayVec;
 use pontoon_wire::emit;
@@ -49,6 +50,7 @@ use self::open::OpeningSegment;
 use self::segment::Verdict;
 use self::table::ConnectionTable;
 use crate::ctx::{Completion, Ctx, Eviction, Net, Routed};
+use crate::decider::{DecisionToken, KeptClient};
 use crate::flow_events::CloseReason;
 use crate::slab::Slab;
 use crate::table::Secret;
@@ -108,6 +110,8 @@ pub struct Tcp<S> {
     stalled: VecDeque<FlowId>,
     /// Slot at which the search for idle connections to probe continues.
     next_look: u32,
+    /// Clients of published ports whose decision is pending.
+    undecided: BTreeMap<DecisionToken, KeptClient<S>>,
 }
 
 /// The result of sending a segment without data to the guest.
@@ -145,6 +149,7 @@ impl<S> Tcp<S> {
             half_closed: HalfClosed::default(),
             stalled: VecDeque::new(),
             next_look: 0,
+            undecided: BTreeMap::new(),
         }
     }
 
@@ -182,6 +187,8 @@ impl<S> Tcp<S> {
             }
             if opens {
                 self.open(syn, dns, burst, ctx);
+            } else if decided::is_cancelled(&syn, ctx) {
+                ctx.net.counters.tcp_reset_by_guest += 1;
             } else if !segment.flags.has(Flags::RST) {
                 ctx.net.counters.tcp_unknown += 1;
                 stray::reply_reset(ip, segment, ctx);

@@ -11,6 +11,7 @@
 //! segmentation (`down.rs`). Errors that the network reports about sent datagrams become ICMP errors to the guest
 //! (`errors.rs`).
 
+mod decided;
 mod down;
 mod enforce;
 mod errors;
@@ -171,7 +172,12 @@ impl<S> Udp<S> {
     /// Removes the peers that the policy refuses after a change of the host's addresses.
     pub(crate) fn disown(&mut self, policy: &Policy) {
         let is_forbidden = |peer: &Peer| {
-            !peer.came_in && policy.translate(EgressProtocol::Udp, peer.written) != Ok(peer.remote)
+            let remote = policy.translate(EgressProtocol::Udp, peer.written);
+            let stays = match peer.redirected {
+                true => remote.is_ok(),
+                false => remote == Ok(peer.remote),
+            };
+            !peer.came_in && !stays
         };
         self.forget(is_forbidden);
     }

@@ -23,6 +23,7 @@ use tracing::{debug, info, warn};
 use vm_memory::VolatileSlice;
 
 mod failure;
+mod given;
 mod listen;
 pub mod ping;
 mod ports;
@@ -66,6 +67,8 @@ pub struct KernelHost {
     endpoints: SpareSockets<udp::UnboundSocket>,
     raw: [Option<RawSocket>; 2],
     ping_refused: bool,
+    /// Stream socket that was passed with the verdict that is being handled.
+    given: Option<OwnedFd>,
     /// Buffer for the bytes in front of those that a peek requests, on kernels without `SO_PEEK_OFF` for TCP.
     aside: Vec<u8>,
 }
@@ -166,6 +169,7 @@ impl KernelHost {
             endpoints: SpareSockets::new(),
             raw: [None, None],
             ping_refused: false,
+            given: None,
             aside,
         };
         for (family, fd) in [Family::V4, Family::V6].into_iter().zip(raw) {
@@ -288,6 +292,17 @@ impl Host for KernelHost {
             socket: Socket::Stream(stream),
             peer,
         })
+    }
+
+    fn tcp_assign(&mut self, flow: FlowId, socket: &mut Socket) -> Result<(), Failure> {
+        // A new registration makes the kernel report the present state.
+        self.epoll
+            .rename(&*socket.stream()?, flow.into())
+            .map_err(failure)
+    }
+
+    fn tcp_adopt(&mut self, flow: FlowId) -> Result<Socket, Failure> {
+        self.adopt_stream(flow).map(Socket::Stream).map_err(failure)
     }
 
     fn peeks_at_offset(&self, remote: IpAddr) -> bool {

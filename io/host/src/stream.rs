@@ -12,8 +12,8 @@ use pontoon_sys::{Family, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
-    Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, connect, getpeername, getsockname, shutdown,
-    socket_with, sockopt,
+    RecvFlags, Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, connect, getpeername, getsockname,
+    recv, shutdown, socket_with, sockopt,
 };
 use vm_memory::VolatileSlice;
 
@@ -28,13 +28,24 @@ pub(super) const ASIDE: usize = 256 << 10;
 /// remaining slices would be missing.
 const MAX_INTO: usize = 512;
 
-/// The host socket of a TCP connection.
+/// The host socket of a TCP connection: a TCP socket, or a Unix stream socket to which the decider has redirected it.
 #[derive(Debug)]
 pub struct Stream {
     fd: OwnedFd,
+    kind: StreamKind,
     peek: PeekPosition,
     sent: NoDelayState,
 }
+
+/// Protocols of stream sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StreamKind {
+    Tcp,
+    Unix,
+}
+
+/// Size of the buffer into which data of Unix sockets is discarded.
+const SCRATCH: usize = 16 << 10;
 
 /// Progress towards TCP_NODELAY on a socket. Until the option is set, the kernel may delay the last part of the data
 /// (Nagle's algorithm, RFC 896). The first segment is never delayed, and many connections send no more than one, so the
@@ -148,7 +159,7 @@ impl KernelHost {
         Ok((stream, peer))
     }
 
-    fn count_stream(&mut self) {
+    pub(super) fn count_stream(&mut self) {
         if let Some(ports) = &mut self.tcp_ports {
             ports.opened();
         }
@@ -162,6 +173,7 @@ impl KernelHost {
         };
         Stream {
             fd,
+            kind: StreamKind::Tcp,
             peek,
             sent: NoDelayState::Nothing,
         }
@@ -175,6 +187,17 @@ impl AsFd for Stream {
 }
 
 impl Stream {
+    /// Wraps a connected Unix stream socket. Every kernel that has `SO_PEEK_OFF` has it for Unix sockets.
+    pub(super) const fn unix(fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            kind: StreamKind::Unix,
+            peek: PeekPosition::NotYet,
+            // The option is one of TCP.
+            sent: NoDelayState::NoDelay,
+        }
+    }
+
     /// Returns the result of a connect(2) that was in progress.
     pub(super) fn connected(&self) -> Result<(), Errno> {
         if let Some(error) = self.error() {
@@ -267,7 +290,11 @@ impl Stream {
     pub(super) fn discard(&mut self, len: u32) -> Result<(), Errno> {
         let mut left = len;
         while left > 0 {
-            let dropped = tcp::discard(&self.fd, usize::try_from(left).map_err(|_| Errno::INVAL)?)?;
+            let most = usize::try_from(left).map_err(|_| Errno::INVAL)?;
+            let dropped = match self.kind {
+                StreamKind::Tcp => tcp::discard(&self.fd, most)?,
+                StreamKind::Unix => self.read_and_drop(most)?,
+            };
             if dropped == 0 {
                 return Err(Errno::CONNRESET);
             }
@@ -278,6 +305,13 @@ impl Stream {
             *next = next.saturating_sub(len);
         }
         Ok(())
+    }
+
+    /// Discards up to `most` bytes of a Unix socket, for which `MSG_TRUNC` discards nothing.
+    fn read_and_drop(&self, most: usize) -> Result<usize, Errno> {
+        let mut scratch = [0; SCRATCH];
+        let into = scratch.get_mut(..most.min(SCRATCH)).ok_or(Errno::INVAL)?;
+        Ok(recv(&self.fd, into, RecvFlags::DONTWAIT)?.0)
     }
 
     pub(super) fn send(&mut self, parts: &[VolatileSlice<'_>]) -> Result<usize, Errno> {
@@ -301,7 +335,11 @@ impl Stream {
     }
 
     pub(super) fn send_room(&self) -> u32 {
-        tcp::send_room(&self.fd).unwrap_or(0)
+        let room = match self.kind {
+            StreamKind::Tcp => tcp::send_room(&self.fd),
+            StreamKind::Unix => tcp::unix_send_room(&self.fd),
+        };
+        room.unwrap_or(0)
     }
 
     pub(super) fn shutdown(&self) -> Result<(), Errno> {

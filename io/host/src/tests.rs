@@ -7,6 +7,7 @@ use pontoon_event::Events;
 
 use super::*;
 
+mod given;
 mod pings;
 mod streams;
 mod udps;

@@ -45,6 +45,16 @@ pub fn send_room(socket: impl AsFd) -> Result<u32, Errno> {
     Ok(limit.saturating_sub(queued) / 4 * 3)
 }
 
+/// Returns an estimate of the bytes that a Unix stream socket still accepts: the kernel counts the sent data that the peer
+/// has not read as memory of the sender (`SK_MEMINFO_WMEM_ALLOC`).
+///
+/// # Errors
+/// Errors of getsockopt(2), for example ENOTSOCK.
+pub fn unix_send_room(socket: impl AsFd) -> Result<u32, Errno> {
+    let [limit, used] = memory(socket, [libc::SK_MEMINFO_SNDBUF, libc::SK_MEMINFO_WMEM_ALLOC])?;
+    Ok(limit.saturating_sub(used) / 4 * 3)
+}
+
 /// Returns the bytes of kernel memory that the receive queue uses, data and overhead (`SK_MEMINFO_RMEM_ALLOC`).
 ///
 /// # Errors

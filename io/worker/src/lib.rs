@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use pontoon_engine::Config;
@@ -66,9 +67,20 @@ pub struct EngineSetup {
     pub rules_generation: u64,
     /// Function that sets the level of the process's log.
     pub set_log_level: fn(LevelFilter),
+    /// The decider about new flows, if one is required.
+    pub decider: Option<DeciderSetup>,
     /// True if an earlier engine has served the guest: published ports that cannot be taken over are then reported with
     /// the next confirmation, instead of ending the start.
     pub restarted: bool,
+}
+
+/// Requirement that a program decides about new flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeciderSetup {
+    /// Time after which a flow without a verdict is denied.
+    pub deadline: Duration,
+    /// True if the program is connected.
+    pub connected: bool,
 }
 
 impl EngineSetup {
@@ -88,6 +100,7 @@ impl EngineSetup {
             events: self.events.take(),
             rules_generation: self.rules_generation,
             set_log_level: self.set_log_level,
+            decider: self.decider,
             restarted: self.restarted,
         }
     }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
 
 mod capture;
+mod decide;
 mod end_flows;
 mod flows;
 mod forward;
@@ -17,6 +18,7 @@ mod owned;
 mod port_update;
 
 pub use capture::{CaptureCommand, CaptureResult, CaptureStart};
+pub use decide::{DecisionRequest, DecisionVerdict, VerdictKind};
 pub use end_flows::{EndFlows, EndedFlows, FlowSelection};
 pub use flows::{FlowPage, FlowPageRequest};
 pub use forward::ForwardUpdate;
@@ -66,6 +68,10 @@ pub enum Update {
     Flows(FlowPageRequest),
     /// Request to end flows; also an event. [`Report::Confirmed`] has the result.
     EndFlows(EndFlows),
+    /// Verdicts about flows, at most [`Update::MAX_VERDICTS`]. Like `Published`, this variant is an event.
+    Verdicts(Vec<DecisionVerdict>),
+    /// True if a program is connected that decides about flows, false if it has disconnected.
+    DeciderConnected(bool),
     /// Start or stop of a capture; also an event. [`Report::Captured`] reports its end.
     Capture(CaptureCommand),
 }
@@ -80,6 +86,8 @@ pub enum Report {
     Confirmed(Confirmation),
     /// Page of a worker's flows, in reply to [`Update::Flows`].
     Flows(FlowPage),
+    /// Requests for decisions about new flows, at most [`DecisionRequest::MOST`].
+    Decide(Vec<DecisionRequest>),
     /// Result of a capture that has ended and whose file is complete.
     Captured(CaptureResult),
     /// The engine exits because of this error.
@@ -122,6 +130,9 @@ impl Update {
     /// Limit on the changes of guest forwards in one message, so that the message is no longer than [`MAX_LEN`].
     pub const MAX_FORWARD_UPDATES: usize = 256;
 
+    /// Limit on the verdicts in one message, each of which may have a socket.
+    pub const MAX_VERDICTS: usize = MAX_DESCRIPTORS;
+
     /// Returns the messages, in order, that send a list of the host's own addresses of any length.
     #[must_use]
     pub fn owned(list: Vec<IpNet>) -> Vec<Self> {
@@ -140,6 +151,7 @@ impl ChannelMessage for Update {
         match self {
             Self::Published(ports) => ports.iter().filter_map(PortUpdate::descriptor).collect(),
             Self::Capture(CaptureCommand::Start(start)) => vec![&start.file],
+            Self::Verdicts(verdicts) => verdicts.iter().filter_map(DecisionVerdict::descriptor).collect(),
             _ => Vec::new(),
         }
     }
@@ -148,13 +160,18 @@ impl ChannelMessage for Update {
         match self {
             Self::Published(ports) => ports.iter_mut().filter_map(PortUpdate::descriptor_mut).collect(),
             Self::Capture(CaptureCommand::Start(start)) => vec![&mut start.file],
+            Self::Verdicts(verdicts) => verdicts
+                .iter_mut()
+                .filter_map(DecisionVerdict::descriptor_mut)
+                .collect(),
             _ => Vec::new(),
         }
     }
 
-    /// A port whose socket could not be received is reported as an error of this port only.
+    /// A port whose socket could not be received is reported as an error of this port only, and a redirected connection whose
+    /// socket could not be received is reset.
     fn may_lack_descriptors(&self) -> bool {
-        matches!(self, Self::Published(_))
+        matches!(self, Self::Published(_) | Self::Verdicts(_))
     }
 
     fn is_valid(&self) -> bool {
@@ -164,13 +181,18 @@ impl ChannelMessage for Update {
                 updates.len() <= Self::MAX_FORWARD_UPDATES && updates.iter().all(ForwardUpdate::is_valid)
             }
             Self::EndFlows(request) => request.is_valid(),
+            Self::Verdicts(verdicts) => verdicts.len() <= Self::MAX_VERDICTS,
             _ => true,
         }
     }
 
     fn replaces(&self, older: &Self) -> bool {
         match self {
-            Self::Published(_) | Self::Forwards(_) | Self::Capture(_) | Self::EndFlows(_) => false,
+            Self::Published(_)
+            | Self::Forwards(_)
+            | Self::Capture(_)
+            | Self::EndFlows(_)
+            | Self::Verdicts(_) => false,
             // Flows that the older rules refuse and that are to be closed would be kept.
             Self::Rules(rules) if rules.refused == RefusedFlows::Keep => {
                 matches!(older, Self::Rules(older) if older.refused == RefusedFlows::Keep)
@@ -182,6 +204,7 @@ impl ChannelMessage for Update {
             | Self::Ipv6Route(_)
             | Self::Rules(_)
             | Self::LogLevel(_)
+            | Self::DeciderConnected(_)
             | Self::Confirm(_)
             | Self::Flows(_) => std::mem::discriminant(self) == std::mem::discriminant(older),
         }
@@ -202,6 +225,8 @@ impl ChannelMessage for Update {
             | Self::Forwards(_)
             | Self::Capture(_)
             | Self::EndFlows(_)
+            | Self::Verdicts(_)
+            | Self::DeciderConnected(_)
             | Self::Confirm(_)
             | Self::Flows(_) => false,
         }
@@ -233,6 +258,9 @@ impl ChannelMessage for Report {
             Self::Confirmed(confirmation) => confirmation.is_valid(),
             Self::Flows(page) => page.is_valid(),
             Self::Captured(result) => result.is_valid(),
+            Self::Decide(requests) => {
+                requests.len() <= DecisionRequest::MOST && requests.iter().all(DecisionRequest::is_valid)
+            }
             Self::Failed(text) => text.len() <= MAX_TEXT,
         }
     }
@@ -254,11 +282,13 @@ mod tests {
     use std::time::Duration;
 
     use pontoon_engine::config::{Protocol, Published};
+    use pontoon_engine::decider::Denial;
     use pontoon_engine::flow_dump::{Flow, Page, Phase, Traffic};
     use pontoon_engine::policy::GuestForward;
     use pontoon_engine::{FlowId, Kind, WorkerId, egress};
     use pontoon_ipc::{decode, encode};
 
+    use super::decide::tests::{request, verdict};
     use super::*;
 
     fn null() -> OwnedFd {
@@ -342,6 +372,12 @@ mod tests {
                 ForwardUpdate::Remove(forward(53, 1)),
             ]),
             Update::LogLevel(LevelFilter::WARN),
+            Update::DeciderConnected(true),
+            Update::Verdicts(vec![
+                verdict(VerdictKind::Allow),
+                verdict(VerdictKind::Deny(Denial::Unreachable)),
+                verdict(VerdictKind::Redirect("[::1]:80".parse().unwrap())),
+            ]),
             Update::Confirm(u64::MAX),
             Update::Capture(CaptureCommand::Stop(7)),
             Update::Flows(FlowPageRequest {
@@ -402,6 +438,7 @@ mod tests {
             Report::Flows(page(Some(u64::MAX))),
             Report::Flows(page(None)),
             Report::Ready,
+            Report::Decide(vec![request(); 2]),
             Report::Captured(captured(true, "cannot write: no space")),
             Report::Captured(captured(false, "it was stopped")),
             Report::Confirmed(confirmation),

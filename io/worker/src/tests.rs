@@ -53,6 +53,7 @@ fn setup(pacing: Pacing, workers: u8) -> (EngineSetup, EngineChannel, Supervisor
         stats: stats::StatsTable::private(workers, 4),
         events: None,
         rules_generation: 1,
+        decider: None,
         restarted: false,
         set_log_level: |_| {},
     };

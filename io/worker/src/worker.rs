@@ -25,10 +25,12 @@ use crate::messages::{EndedFlows, EngineChannel, OwnedParts, PortError};
 use crate::pacing::{Pacer, Side, Wait};
 use crate::stats::{ProcessRow, RowWriter, WorkerHistograms};
 
+mod decide;
 mod reports;
 mod steps;
 mod updates;
 
+pub(crate) use decide::ChannelDecider;
 pub(crate) use reports::Tally;
 pub(crate) use steps::PendingInput;
 
@@ -68,6 +70,8 @@ pub(crate) struct Worker<L> {
     pub(crate) capture_control: Arc<CaptureControl>,
     /// Queue for copies of frames, from the next turn on; `None` if frames are not captured.
     pub(crate) capture_queue: Option<Arc<CaptureQueue>>,
+    /// The decider of the engine, if one is required.
+    pub(crate) decider: Option<ChannelDecider>,
     /// Parts of the list of the host's addresses that were received so far, if the list does not fit into one message.
     pub(crate) gathered: OwnedParts,
     /// Function that sets the level of the process's log.
@@ -148,6 +152,7 @@ impl<L: Link> Worker<L> {
                 pending.frames = true;
             }
             self.log_failures(begin);
+            self.send_requests();
 
             // A worker that captures runs on a link of another type, so that a worker that does not capture need not check
             // for each frame whether to copy it.
@@ -279,6 +284,7 @@ impl<L: Link> Worker<L> {
             sandbox: self.sandbox,
             capture_control: self.capture_control,
             capture_queue: self.capture_queue,
+            decider: self.decider,
             gathered: self.gathered,
             set_log_level: self.set_log_level,
             pending: self.pending,

@@ -24,7 +24,7 @@ use crate::mesh::{self, WorkerHandle};
 use crate::messages::{EngineChannel, OwnedParts, PortError};
 use crate::pacing::Pacer;
 use crate::stats::WorkerHistograms;
-use crate::worker::{self, LoopEnd, PendingInput, Tally, Worker};
+use crate::worker::{self, ChannelDecider, LoopEnd, PendingInput, Tally, Worker};
 
 /// Builds a worker for each of `links`, which all belong to one guest.
 pub(crate) fn build<L: Link>(
@@ -92,6 +92,7 @@ pub(crate) fn build<L: Link>(
             sandbox: None,
             capture_control: Arc::clone(&capture_control),
             capture_queue: None,
+            decider: None,
             gathered: OwnedParts::default(),
             set_log_level: setup.set_log_level,
             port_errors: BTreeMap::new(),
@@ -110,6 +111,12 @@ pub(crate) fn build<L: Link>(
             &mut worker.host,
             worker::now(),
         );
+        if let Some(required) = &setup.decider {
+            let decider = ChannelDecider::new(required.connected);
+            let shared = Box::new(decider.clone());
+            worker.engine.set_decider(shared, required.deadline);
+            worker.decider = Some(decider);
+        }
         worker.engine.keep_ledger(Box::new(ledger));
         connect(&mut worker, setup.restarted)?;
         workers.push(worker);

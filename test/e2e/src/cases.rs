@@ -6,6 +6,7 @@ mod calls;
 mod compat;
 mod confinement;
 mod control;
+mod decider;
 mod dns;
 #[cfg(target_arch = "x86_64")]
 mod escapes;
@@ -62,6 +63,7 @@ pub(crate) fn all() -> Vec<Case> {
         compat::cases,
         confinement::cases,
         control::cases,
+        decider::cases,
         dns::cases,
         #[cfg(target_arch = "x86_64")]
         escapes::cases,

@@ -110,6 +110,8 @@ pub struct SimHost {
     panic_at: Option<u64>,
     panics: u64,
     send_failure: Option<Failure>,
+    /// Port whose peer is at the other end of the stream that was given with a verdict.
+    given: Option<u16>,
     wrong: Vec<String>,
 }
 
@@ -163,6 +165,7 @@ impl SimHost {
             panic_at: None,
             panics: 0,
             send_failure: None,
+            given: None,
             wrong: Vec::new(),
         }
     }
@@ -220,6 +223,11 @@ impl SimHost {
     /// open.
     pub fn fail_send(&mut self, failure: Failure) {
         self.send_failure = Some(failure);
+    }
+
+    /// Gives the host a stream to the peer of the served port `port`, for the next verdict that redirects to a stream.
+    pub fn give_stream(&mut self, port: u16) {
+        self.given = Some(port);
     }
 
     /// Returns the number of calls that panicked because of [`Self::panic_after`].

@@ -17,6 +17,7 @@
 
 pub mod app;
 pub mod clock;
+pub mod decider;
 pub mod frames;
 pub mod guest;
 pub mod host;

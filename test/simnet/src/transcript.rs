@@ -22,6 +22,8 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use ipnet::IpNet;
+use pontoon_engine::decider::{DecisionToken, TokenState, Verdict};
+use pontoon_engine::egress::EgressRule;
 use pontoon_engine::{
     Config, Counters, Engine, FlowId, Frame, Instant, Limits, Readiness, Transmit, WorkerId,
 };
@@ -253,6 +255,29 @@ impl Given {
     /// Notifies the engine that the guest has disconnected.
     pub fn forget_guest(&mut self) {
         self.engine.forget_guest(&mut self.link, &mut self.host, self.now);
+        self.settle();
+    }
+
+    /// Passes the decider's verdict about a flow to the engine.
+    pub fn verdict(&mut self, token: DecisionToken, verdict: Verdict) -> TokenState {
+        let Self {
+            engine, host, link, ..
+        } = self;
+        let state = engine.take_verdict(token, verdict, link, host, self.now);
+        self.settle();
+        state
+    }
+
+    /// Notifies the engine that the decider has disconnected.
+    pub fn deny_pending(&mut self) {
+        self.engine.deny_pending(&mut self.link, &mut self.host, self.now);
+        self.settle();
+    }
+
+    /// Replaces the egress rules.
+    pub fn set_rules(&mut self, rules: &[EgressRule]) {
+        self.engine
+            .set_rules(rules, &mut self.link, &mut self.host, self.now);
         self.settle();
     }
 

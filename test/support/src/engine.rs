@@ -3,10 +3,13 @@
 //! After every step these conditions are checked: no handler has panicked, every frame to the guest is well formed,
 //! and no limit is exceeded. At the end only state without a timeout may remain.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pontoon_engine::config::{Protocol, Published};
+use pontoon_engine::decider::{Answer, DEADLINE, Decider, DecisionToken, Denial, FlowRequest, Verdict};
 use pontoon_engine::{Config, Engine, FlowId, Frame, Instant, Kind, Limits, Readiness, Transmit, WorkerId};
 use pontoon_simnet::frames::Packet;
 use pontoon_simnet::link::{LinkPlan, SimLink};
@@ -50,6 +53,8 @@ struct EngineRunner<'s> {
     guest: EngineGuest,
     now: Instant,
     burst: Vec<(Offload, Vec<u8>)>,
+    /// The decider, if there is one.
+    decider: Option<ScriptedDecider>,
 }
 
 impl<'s> EngineRunner<'s> {
@@ -88,7 +93,11 @@ impl<'s> EngineRunner<'s> {
             guest: EngineGuest::default(),
             now: START,
             burst: Vec::new(),
+            decider: (options & 32 == 32).then(ScriptedDecider::default),
         };
+        if let Some(decider) = &runner.decider {
+            runner.engine.set_decider(Box::new(decider.clone()), DEADLINE);
+        }
         runner.link.tick(START);
         let opened = runner
             .engine
@@ -99,6 +108,7 @@ impl<'s> EngineRunner<'s> {
 
     fn step(&mut self, step: u8) {
         self.link.tick(self.now);
+        self.decide();
         match step % 16 {
             0..=6 => {
                 let frame = self.guest.next_frame(&mut self.host.script);
@@ -137,6 +147,32 @@ impl<'s> EngineRunner<'s> {
                 self.engine.set_resolvers(vec![(owned, 53).into()]);
             }
         }
+    }
+
+    /// Passes a verdict about one of the pending flows to the engine, in most steps.
+    fn decide(&mut self) {
+        let Some(decider) = self.decider.as_ref().filter(|decider| !decider.is_empty()) else {
+            return;
+        };
+        let what = self.host.script.byte();
+        let verdict = match what % 16 {
+            0..=5 => Verdict::Allow,
+            6 => Verdict::Deny(Denial::Reset),
+            7 => Verdict::Deny(Denial::Unreachable),
+            8 => Verdict::Deny(Denial::Drop),
+            9 => Verdict::Redirect((Ipv4Addr::LOCALHOST, 80).into()),
+            10 => Verdict::Redirect((Ipv6Addr::LOCALHOST, 80).into()),
+            11 => Verdict::RedirectToStream,
+            12 => {
+                return self.engine.deny_pending(&mut self.link, &mut self.host, self.now);
+            }
+            _ => return,
+        };
+        let token = decider.pick(usize::from(what / 16));
+        let _ = self
+            .engine
+            .take_verdict(token, verdict, &mut self.link, &mut self.host, self.now);
+        self.settle();
     }
 
     /// Returns offload metadata for a frame from the guest: usually none, otherwise any that a guest can send.
@@ -218,6 +254,8 @@ impl<'s> EngineRunner<'s> {
         // Flows of published UDP ports exist from the start, and DNS queries have their own limit.
         let flows = self.engine.flows();
         assert!(flows <= FLOWS as usize + 1 + self.queries(), "{flows} flows");
+        // A client whose decision is pending has a socket and is no flow yet.
+        let flows = flows + self.engine.pending_decisions();
         assert!(
             self.host.open() <= flows,
             "{} sockets of {flows} flows",
@@ -239,6 +277,41 @@ impl<'s> EngineRunner<'s> {
         self.check();
         let left = self.engine.flows();
         assert!(left <= FLOWS as usize + 1, "{left} flows in the end");
+    }
+}
+
+/// Decider that answers most requests later.
+#[derive(Clone, Debug, Default)]
+struct ScriptedDecider(Arc<Mutex<VecDeque<DecisionToken>>>);
+
+impl ScriptedDecider {
+    fn tokens(&self) -> MutexGuard<'_, VecDeque<DecisionToken>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.tokens().is_empty()
+    }
+
+    /// Removes and returns a token, which may have expired.
+    fn pick(&self, nth: usize) -> DecisionToken {
+        let mut tokens = self.tokens();
+        let place = nth % tokens.len();
+        tokens.remove(place).expect("a place in the list")
+    }
+}
+
+impl Decider for ScriptedDecider {
+    fn decide(&mut self, request: &FlowRequest) -> Answer {
+        match request.token.0 % 8 {
+            0 => Answer::Now(Verdict::Allow),
+            1 => Answer::Now(Verdict::Deny(Denial::Reset)),
+            2 => Answer::Unavailable,
+            _ => {
+                self.tokens().push_back(request.token);
+                Answer::Later
+            }
+        }
     }
 }
 

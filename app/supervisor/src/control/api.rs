@@ -4,6 +4,7 @@ pub(super) mod auto;
 pub(super) mod capture;
 mod change_request;
 mod confirm_round;
+pub(super) mod decisions;
 mod document;
 pub(super) mod end_flows;
 mod events;
@@ -18,7 +19,7 @@ pub(super) mod slirp;
 mod stats;
 
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use pontoon_control::http::HttpResponse;
@@ -38,6 +39,7 @@ use crate::statistics::Statistics;
 use auto::{AutoFinder, GuestListeners};
 use capture::Captures;
 use confirm_round::{ConfirmRound, Expired};
+use decisions::Decisions;
 use flow_dump::FlowDump;
 use publish::UnconfirmedChange;
 use slirp::SlirpPorts;
@@ -63,6 +65,7 @@ pub(super) struct Api {
     last_end: u64,
     captures: Captures,
     events: Option<Events>,
+    decisions: Decisions,
     level: Level,
     set_log_level: fn(LevelFilter),
     /// Updates to be sent to the engine.
@@ -143,6 +146,16 @@ pub(super) const ROUTES: &[Route<Api>] = &[
     },
     Route {
         method: "GET",
+        path: decisions::PATH,
+        act: decisions::get,
+    },
+    Route {
+        method: "POST",
+        path: decisions::TOKEN_PATH,
+        act: decisions::post,
+    },
+    Route {
+        method: "GET",
         path: "/v1/log-level",
         act: log_level::get,
     },
@@ -189,6 +202,7 @@ impl Api {
             last_end: 0,
             captures: Captures::default(),
             events: served.events,
+            decisions: Decisions::default(),
             level: log_level::now(),
             set_log_level: served.set_log_level,
             outbox: Vec::new(),
@@ -205,7 +219,7 @@ impl Api {
 
     /// Returns true if the supervisor waits for a report of the workers.
     pub(super) fn is_asking(&self) -> bool {
-        self.deadline().is_some() || self.captures.is_awaited()
+        self.deadline().is_some() || self.captures.is_awaited() || self.decisions.is_required()
     }
 
     /// Returns the time at which the earliest pending query expires.
@@ -223,6 +237,7 @@ impl Api {
         self.confirm_round.expire(now);
         self.flow_dump.expire(now);
         self.captures.expire(now);
+        self.decisions.expire(now);
     }
 
     /// Handles a report of a worker; returns true if a response to a client may be ready.
@@ -237,6 +252,7 @@ impl Api {
             }
             Report::Flows(flows) => self.flow_dump.take(flows, &mut self.outbox, now),
             Report::Captured(captured) => self.captures.take_report(captured, &mut self.outbox),
+            Report::Decide(requests) => self.decisions.take_requests(requests, now),
             Report::Ready | Report::Failed(_) => false,
         }
     }
@@ -262,12 +278,33 @@ impl Api {
         self.scan(now);
         self.confirm_round.go_on(&mut self.outbox, now);
         self.flow_dump.go_on(&mut self.outbox, now);
+        self.decisions.announce(&mut self.outbox);
+    }
+
+    /// Requires a decider, whose verdicts have to arrive within `deadline`. `connected` is true if there is one at the other
+    /// end of `--decider-fd`.
+    pub(super) fn require_decider(&mut self, deadline: Duration, connected: bool) {
+        self.decisions.require(deadline);
+        self.decisions.set_descriptor(connected);
+        // The engine starts with this state.
+        self.decisions.announce_at_start();
+    }
+
+    /// Records that the program at the other end of `--decider-fd` has disconnected.
+    pub(super) fn end_decider(&mut self) {
+        self.decisions.set_descriptor(false);
+    }
+
+    /// Returns the next request for the decider at the other end of `--decider-fd`.
+    pub(super) fn next_decision(&mut self) -> Option<Vec<u8>> {
+        self.decisions.next_line()
     }
 
     /// Sends pending queries again and continues the capture, after a restart of the engine.
     pub(super) fn ask_again(&mut self, now: Instant) {
         // The start of the capture is sent first: a client that has received a response can rely on every worker capturing.
         self.captures.go_on(&mut self.outbox, now);
+        self.decisions.forget();
         self.confirm_round.restart(&mut self.outbox);
         self.flow_dump.restart(&mut self.outbox);
     }

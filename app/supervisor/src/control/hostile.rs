@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use httparse::Status;
 use pontoon_control::http::{self, HttpRequest, HttpResponse, Parsed};
@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::ControlSetup;
-use super::api::{self, Api, capture, end_flows, guest_forward, policy, publish};
+use super::api::{self, Api, capture, decisions, end_flows, guest_forward, policy, publish};
 use crate::forward::Forwards;
 use crate::publish::Ports;
 use crate::statistics::Statistics;
@@ -42,6 +42,7 @@ pub(crate) fn client(bytes: &[u8]) {
         assert!(matches!(response.status, 400..=499 | 501), "{response:?}");
         check(response, true, false);
     }
+    decisions::check(bytes);
     for (method, path) in WITH_BODIES {
         let response = answer(&mut api, &request(method, path, bytes));
         assert!(matches!(response.status, 200 | 400), "{response:?}");
@@ -56,6 +57,20 @@ pub(crate) fn engine(report: &Report) {
     assert_eq!(response.status, 200, "{response:?}");
     check(&response, false, false);
     drop(read::<reply::Flows>(&response));
+    lines(report);
+}
+
+/// Checks that the lines which the decider receives are valid JSON, one for each request.
+fn lines(report: &Report) {
+    let Report::Decide(requests) = report else {
+        return;
+    };
+    let mut api = api();
+    api.require_decider(Duration::from_secs(2), true);
+    api.take_report(report.clone(), Instant::now());
+    let lines = std::iter::from_fn(|| api.next_decision());
+    let count = lines.map(|line| serde_json::from_slice::<reply::Decision>(&line).expect("a line"));
+    assert_eq!(count.count(), requests.len());
 }
 
 /// Lets engines with two workers write these bytes, again and again, to the memory of their statistics. The responses are valid,

@@ -2,6 +2,7 @@
 
 mod capture;
 mod clients;
+mod decisions;
 mod document;
 mod end_flows;
 mod engine_queries;

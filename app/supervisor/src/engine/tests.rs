@@ -39,6 +39,7 @@ fn setup() -> EngineSetup {
         stats: stats::StatsTable::private(1, 0),
         events: None,
         rules_generation: 1,
+        decider: None,
         restarted: false,
         set_log_level: |_| {},
     }

@@ -128,7 +128,7 @@ impl<S> ProtocolHandlers<S> {
 
     /// Handles a reassembled packet like [`Self::take`], in a burst of its own, because its memory does not outlive
     /// this call.
-    fn take_alone<H: Host<Socket = S>, T: Transmit>(
+    pub(super) fn take_alone<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         parsed: &frame::ParsedFrame,
         frame: &Frame<'_>,
@@ -137,6 +137,22 @@ impl<S> ProtocolHandlers<S> {
         let mut gathered = GatheredPayload::default();
         self.take(parsed, frame, &mut gathered, ctx);
         self.finish(&mut gathered, ctx);
+    }
+
+    /// Handles the kept frame of a flow after the verdict about it, like a frame that another worker has handed over.
+    pub(super) fn take_kept<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        frame: &Frame<'_>,
+        dont_fragment: bool,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let Ok(mut parsed) = frame::parse(frame.head, frame.len) else {
+            return;
+        };
+        if let Body::Ip(ip, _) = &mut parsed.body {
+            ip.dont_fragment = dont_fragment;
+        }
+        self.take_alone(&parsed, frame, ctx);
     }
 
     /// Ends a burst: sends the gathered datagrams and TCP data to host sockets, and acknowledges TCP data.

@@ -29,8 +29,28 @@ struct LastRequest {
     /// Destination address as the guest has sent it, before translation.
     written: IpAddr,
     sent: Instant,
+    route: RequestRoute,
     /// True if the egress rules refuse the address since they changed, and it is kept.
     is_kept: bool,
+}
+
+/// The way in which the address of an entry and the destination that the guest has sent are related.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RequestRoute {
+    /// Requests were sent to the address of the entry.
+    To(Requested),
+    /// The address of the entry is the destination that the guest has sent, whose requests the decider has redirected to
+    /// this address.
+    By(IpAddr),
+}
+
+/// The relation of a request's address on the host's side to the destination that the guest has sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Requested {
+    /// It is the translated destination.
+    Translated,
+    /// The decider has chosen it.
+    Redirected,
 }
 
 impl LastRequest {
@@ -48,16 +68,31 @@ impl RequestedAddresses {
     }
 
     /// Stores a request of the echo id `flow` to `remote`; `written` is the destination that the guest has sent.
-    pub(super) fn insert(&mut self, flow: FlowId, remote: IpAddr, written: IpAddr, now: Instant) {
-        let mut request = LastRequest {
+    pub(super) fn insert(
+        &mut self,
+        flow: FlowId,
+        remote: IpAddr,
+        written: IpAddr,
+        requested: Requested,
+        now: Instant,
+    ) {
+        let entry = |route| LastRequest {
             written,
             sent: now,
+            route,
             is_kept: false,
         };
+        if requested == Requested::Redirected && written != remote {
+            self.put(flow, written, entry(RequestRoute::By(remote)), now);
+        }
+        self.put(flow, remote, entry(RequestRoute::To(requested)), now);
+    }
+
+    fn put(&mut self, flow: FlowId, remote: IpAddr, mut request: LastRequest, now: Instant) {
         if let Some(index) = self.table.find(&(flow, remote)) {
             self.table.touch(index);
             let last = self.table.at_mut(index);
-            request.is_kept = last.is_kept && last.is_recent(now) && last.written == written;
+            request.is_kept = last.is_kept && last.is_recent(now) && last.written == request.written;
             *last = request;
             return;
         }
@@ -76,10 +111,39 @@ impl RequestedAddresses {
 
     /// Returns the destination that the guest has sent for `remote`, if the echo id `flow` has sent a request there
     /// recently.
-    pub(super) fn written(&self, flow: FlowId, remote: IpAddr, now: Instant) -> Option<IpAddr> {
-        let index = self.table.find(&(flow, remote))?;
-        let request = self.table.at(index);
-        request.is_recent(now).then_some(request.written)
+    pub(super) fn written(&self, flow: FlowId, remote: IpAddr, now: Instant) -> Option<(IpAddr, Requested)> {
+        let request = self.find_recent(flow, remote, now)?;
+        match request.route {
+            RequestRoute::To(requested) => Some((request.written, requested)),
+            RequestRoute::By(_) => None,
+        }
+    }
+
+    /// Returns the address to which requests of the echo id `flow` to `written` were sent recently: `remote`, or the one
+    /// that the decider has chosen.
+    pub(super) fn route(
+        &self,
+        flow: FlowId,
+        written: IpAddr,
+        remote: IpAddr,
+        now: Instant,
+    ) -> Option<(IpAddr, Requested)> {
+        if let Some(request) = self.find_recent(flow, written, now)
+            && let RequestRoute::By(chosen) = request.route
+        {
+            return Some((chosen, Requested::Redirected));
+        }
+        let request = self.find_recent(flow, remote, now)?;
+        let is_same = request.written == written;
+        match request.route {
+            RequestRoute::To(requested) if is_same => Some((remote, requested)),
+            RequestRoute::To(_) | RequestRoute::By(_) => None,
+        }
+    }
+
+    fn find_recent(&self, flow: FlowId, address: IpAddr, now: Instant) -> Option<&LastRequest> {
+        let request = self.table.at(self.table.find(&(flow, address))?);
+        request.is_recent(now).then_some(request)
     }
 
     /// Exempts the destinations of recent requests for which `is` returns true from the egress rules, and no others.

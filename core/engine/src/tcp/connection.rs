@@ -207,6 +207,8 @@ pub(super) struct Connection<S> {
     /// The `Published::share_key` of the published port through which a client has opened the connection; egress rules
     /// do not apply to it. `None` if the guest has opened it.
     pub(super) listener: Option<u32>,
+    /// True if the decider has redirected the connection of the guest.
+    pub(super) redirected: bool,
     /// Time of the connection's first segment.
     pub(super) opened: Instant,
     /// Measurement of the host socket's receive queue, by which a stalled connection is detected.
@@ -238,6 +240,7 @@ impl<S> Connection<S> {
             active_close: false,
             is_kept: false,
             listener: None,
+            redirected: false,
             opened: now,
             held: ReceiveQueueWatch::default(),
             meter: ByteMeter::default(),

@@ -178,7 +178,7 @@ impl<S> Connection<S> {
         id: FlowId,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Ended> {
-        let limit = match ctx.host.peeks_at_offset(self.key.remote.ip()) {
+        let limit = match self.peeks_at_offset(ctx.host) {
             true => u32::MAX,
             false => HEAD_PEEK_LIMIT,
         };

@@ -13,7 +13,8 @@ use super::connection::{Connection, ConnectionKey, TcpState};
 use super::events;
 use super::seq::Seq;
 use super::stray::{reply_reset, send_reset};
-use super::{Burst, Sending, Tcp};
+use super::{Burst, Sending, Tcp, decided};
+use crate::config::Published;
 use crate::ctx::{Capacity, Ctx, Net, Routed};
 use crate::dns::stream::Queries;
 use crate::egress::{Decision, EgressProtocol};
@@ -46,17 +47,24 @@ impl<S> Tcp<S> {
         let OpeningSegment {
             key, frame, segment, ..
         } = syn;
+        if decided::is_pending(&syn, ctx) {
+            return;
+        }
         let Some(target) = destination(&key, dns, ctx.now, ctx.net) else {
             return reply_reset(syn.ip, segment, ctx);
+        };
+        let Some(target) = decided::judge(&syn, target, ctx) else {
+            return;
         };
         let victim = match self.admit_guest(&key, frame, ctx) {
             GuestAdmission::Admitted { victim } => victim,
             GuestAdmission::Refused => {
                 let refused = events::ends(&key, false);
                 ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
+                decided::release(&key, ctx.net);
                 return reply_reset(syn.ip, segment, ctx);
             }
-            GuestAdmission::HandedOver => return,
+            GuestAdmission::HandedOver => return decided::release(&key, ctx.net),
         };
         if let Err(winner) = ctx.net.claim(&key.into()) {
             ctx.net.hand_over(winner, frame);
@@ -83,7 +91,8 @@ impl<S> Tcp<S> {
         let (index, generation) = self.connections.vacant();
         let id = ctx.net.flow(Kind::Tcp, index, generation);
         ctx.net.counters.tcp_opened += 1;
-        match ctx.host.tcp_connect(id, target) {
+        connection.redirected = target.is_redirected();
+        match target.open(id, ctx.host) {
             Err(failure) => {
                 ctx.net.release(&key.into());
                 events::report_failed(id, &key, failure, ctx.net, ctx.now);
@@ -252,10 +261,18 @@ impl<S> Tcp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Backlog {
         for _ in 0..most {
-            let (index, generation) = self.connections.vacant();
-            let id = ctx.net.flow(Kind::Tcp, index, generation);
+            let id = match ctx.net.decisions {
+                None => self.vacant(ctx.net),
+                Some(_) => decided::undecided(ctx.net),
+            };
             match ctx.host.tcp_accept(listener.index, id) {
-                Ok(accepted) => self.accept(listener.index, accepted, ctx),
+                Ok(accepted) => {
+                    let published = ctx.net.config.published[listener.index as usize];
+                    match ctx.net.decisions {
+                        None => self.accept(published, accepted, ctx),
+                        Some(_) => self.judge_client(published, accepted, ctx),
+                    }
+                }
                 Err(Failure::Exhausted) => {
                     // An event reports the listener again when there may be a free descriptor.
                     ctx.net.counters.host_exhausted += 1;
@@ -270,13 +287,18 @@ impl<S> Tcp<S> {
         Backlog::MayHaveMore
     }
 
-    fn accept<H: Host<Socket = S>, T: Transmit>(
+    /// Returns the id of the flow that the next connection gets.
+    pub(super) fn vacant(&mut self, net: &Net) -> FlowId {
+        let (index, generation) = self.connections.vacant();
+        net.flow(Kind::Tcp, index, generation)
+    }
+
+    pub(super) fn accept<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        listener: u32,
+        published: Published,
         accepted: AcceptedConnection<S>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let published = ctx.net.config.published[listener as usize];
         let Some(guest) = published.guest(&ctx.net.config.plan) else {
             return ctx.host.abort(accepted.socket);
         };
@@ -487,7 +509,7 @@ fn destination(
             Decision::Refused => Err(Refusal::Rule),
         }
     } else {
-        net.policy.check_egress(EgressProtocol::Tcp, written, port, now)
+        net.check_egress(EgressProtocol::Tcp, written, port, now)
     };
     if let Err(refusal) = target {
         net.counters.policy_refused += 1;
@@ -547,6 +569,9 @@ fn reaches_host<H: Host, T>(
     let to = connection.key.remote;
     // Otherwise the destination is the host itself intentionally: its loopback by a translated address, its resolver, or the
     // target of a guest forward.
+    if connection.redirected {
+        return false;
+    }
     let policy = &ctx.net.policy;
     let is_translated = policy.translate(EgressProtocol::Tcp, to) != Ok(to);
     if policy.host_addresses || is_translated || policy.forward(EgressProtocol::Tcp, to).is_some() {

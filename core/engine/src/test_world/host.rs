@@ -264,6 +264,12 @@ impl Host for FakeHost {
     fn tcp_accept(&mut self, _: u32, _: FlowId) -> Result<AcceptedConnection<usize>, Failure> {
         unreachable!("these tests use no TCP")
     }
+    fn tcp_assign(&mut self, _: FlowId, _: &mut usize) -> Result<(), Failure> {
+        unreachable!("these tests use no TCP")
+    }
+    fn tcp_adopt(&mut self, _: FlowId) -> Result<usize, Failure> {
+        unreachable!("these tests use no TCP")
+    }
     fn peeks_at_offset(&self, _: IpAddr) -> bool {
         unreachable!("these tests use no TCP")
     }

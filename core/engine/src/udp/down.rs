@@ -5,9 +5,9 @@ use core::net::SocketAddr;
 use pontoon_wire::vnet::{Offload, Segmentation};
 use vm_memory::VolatileSlice;
 
-use super::Udp;
 use super::gather::datagrams;
 use super::peers::AddressSide;
+use super::{Udp, decided};
 use crate::config::UdpFilter;
 use crate::ctx::{Ctx, Net};
 use crate::egress::EgressProtocol;
@@ -108,9 +108,21 @@ impl<S> Udp<S> {
             }
         };
         let count = datagrams(received.len, received.stride);
-        let Some(written) = self.admit(index, &received, ctx.net, ctx.now) else {
-            ctx.net.counters.udp_unsolicited += count as u64;
-            return ReceiveStep::Took(received.len.max(LEAST_COST));
+        let written = match self.admit(index, &received, ctx.net, ctx.now) {
+            Sender::Admitted(written) => written,
+            Sender::Refused => {
+                ctx.net.counters.udp_unsolicited += count as u64;
+                return ReceiveStep::Took(received.len.max(LEAST_COST));
+            }
+            Sender::Undecided => {
+                let payload = match straight {
+                    true => decided::gathered(room.payloads(), received.len),
+                    false => self.scratch[..received.len].to_vec(),
+                };
+                drop(room);
+                self.judge_client(index, received, &payload, ctx);
+                return ReceiveStep::Took(received.len.max(LEAST_COST));
+            }
         };
         let meta = received.meta;
         let stride = match received.stride {
@@ -181,9 +193,9 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Returns the sender's address as the guest sees it; `None` if the endpoint's filter or the policy refuses the
-    /// sender.
-    fn admit(&mut self, index: u32, received: &Received, net: &mut Net, now: Instant) -> Option<SocketAddr> {
+    /// Returns the sender's address as the guest sees it, unless the endpoint's filter or the policy refuses the sender, or
+    /// the decider has to be asked about it.
+    fn admit(&mut self, index: u32, received: &Received, net: &mut Net, now: Instant) -> Sender {
         let home = self.home(index);
         let owner = self.owner(home);
         let endpoint = self.endpoints.at_mut(home);
@@ -198,19 +210,39 @@ impl<S> Udp<S> {
                 (peer.from, peer.used) = (received.to, now);
                 peer.written_for(received.from)
             }
+            None if endpoint.published.is_some() && net.decisions.is_some() => return Sender::Undecided,
             None if endpoint.published.is_some() || anybody && may_be_sent_to(received.from, net, now) => {
-                self.meet(home, index, received, net, now)?
+                match self.meet(home, index, received, net, now) {
+                    Some(written) => written,
+                    None => return Sender::Refused,
+                }
             }
-            Some(_) | None => return None,
+            Some(_) | None => return Sender::Refused,
         };
+        self.count_received(home, written, received.len, now);
+        Sender::Admitted(written)
+    }
+
+    /// Records datagrams of `len` bytes that the endpoint at `home` has received from `written`.
+    pub(super) fn count_received(&mut self, home: u32, written: SocketAddr, len: usize, now: Instant) {
         let endpoint = self.endpoints.at_mut(home);
         endpoint.replied = true;
         endpoint.used = now;
         endpoint.last = Some(written);
-        endpoint.traffic.down += received.len as u64;
+        endpoint.traffic.down += len as u64;
         self.endpoints.touch(home);
-        Some(written)
     }
+}
+
+/// The result of looking up the sender of a datagram to the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sender {
+    /// The sender may send to the guest, which sees this address.
+    Admitted(SocketAddr),
+    /// The endpoint's filter or the policy refuses the sender.
+    Refused,
+    /// The sender is a new client of a published port, about which the decider has to be asked.
+    Undecided,
 }
 
 /// Returns true if the policy permits the guest to send to an unknown sender. Otherwise the sender is refused, because

@@ -67,10 +67,12 @@ pub(super) struct Peer {
     /// True if the peer is a client of a published port, to which egress rules do not apply.
     pub(super) came_in: bool,
     /// True if the guest reaches the peer through a guest forward: the peer represents its port only, even if `by_port`
-    /// is false.
+    /// is false. The same if a decider has allowed the peer.
     pub(super) has_port: bool,
     /// Ports to which the guest has sent, and which of them the egress rules do not apply to.
     pub(super) ports: PeerPorts,
+    /// True if the decider has redirected the guest's datagrams to `remote`.
+    pub(super) redirected: bool,
 }
 
 impl Peer {

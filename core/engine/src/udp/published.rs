@@ -166,6 +166,7 @@ impl<S> Udp<S> {
             came_in: self.endpoints.at(home).published.is_some(),
             has_port: false,
             ports: PeerPorts::default(),
+            redirected: false,
         };
         self.endpoints
             .at_mut(home)

@@ -1,6 +1,7 @@
 //! Transcripts of UDP forwarding: frames from the guest, calls of the host, frames to the guest, and changes of
 //! counters.
 
+mod decided;
 mod down;
 mod errors;
 mod events;

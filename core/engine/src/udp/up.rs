@@ -6,6 +6,7 @@ use pontoon_wire::frame::{self, Transport};
 use pontoon_wire::vnet::Segmentation;
 use vm_memory::VolatileSlice;
 
+use super::decided::{self, DecidedRemote};
 use super::gather::{DatagramRun, Gathering, MAX_BYTES, MAX_SEGMENTS, RunHeaders, UdpRoute, datagrams};
 use super::peer_ports::PeerPorts;
 use super::peers::{AddressSide, Peer, PeerGroup, PeerPlace};
@@ -127,6 +128,9 @@ impl<S> Udp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<UdpRoute> {
         let RunHeaders { guest, written, .. } = *heading;
+        if decided::is_pending(heading, ctx.net) {
+            return None;
+        }
         let known = self.endpoints.find(&(guest, 0));
         if known.is_none() {
             let routed = ctx.net.hand_over_to_owner(&FlowKey::Udp(guest), packet.frame);
@@ -137,11 +141,17 @@ impl<S> Udp<S> {
         let forwarded = ctx.net.policy.forward(EgressProtocol::Udp, written);
         // A peer that represents all ports of an address does not represent a port with a forward to another
         // destination.
-        let is_of_port = |peer: &Peer| peer.came_in || forwarded.is_none_or(|to| peer.remote == to);
+        let is_decided = |peer: &Peer| peer.has_port || ctx.net.decisions.is_none();
+        let is_of_port = |peer: &Peer| {
+            let is_same = peer.redirected || forwarded.is_none_or(|to| peer.remote == to);
+            peer.came_in || is_same && is_decided(peer)
+        };
         let peer = known.and_then(|home| self.fresh_peer(home, written, ctx.now));
         let peer = peer.filter(|(.., peer)| is_of_port(peer));
         let remote = match peer {
             // A peer may represent all ports, some of which the rules may refuse.
+            Some((.., peer)) if peer.redirected && peer.ports.is_kept(written.port()) => peer.remote,
+            Some((.., peer)) if peer.redirected => packet.check_egress(ctx).ok().map(|_| peer.remote)?,
             Some((.., peer))
                 if peer.came_in || ctx.net.policy.egress.is_open() || peer.ports.is_kept(written.port()) =>
             {
@@ -154,6 +164,13 @@ impl<S> Udp<S> {
             ctx.net.counters.malformed += 1;
             return None;
         }
+        let DecidedRemote { remote, redirected } = match peer {
+            Some((.., peer)) => DecidedRemote {
+                remote,
+                redirected: peer.redirected,
+            },
+            None => self.judge(heading, packet, remote, ctx)?,
+        };
         let way = match peer {
             Some((index, _, peer)) => Some((index, peer.via)),
             None => known.and_then(|home| Some((home, self.way_out(home, remote, ctx.net)?))),
@@ -163,7 +180,11 @@ impl<S> Udp<S> {
             None => {
                 let key = (guest, if known.is_some() { BESIDE } else { 0 });
                 let found = self.endpoints.find(&key);
-                let index = found.map_or_else(|| self.open(key, written, packet.frame, ctx), Some)?;
+                let opened = found.map_or_else(|| self.open(key, written, packet.frame, ctx), Some);
+                let Some(index) = opened else {
+                    self.release_unused(guest, ctx.net);
+                    return None;
+                };
                 (index, index, found.is_none())
             }
         };
@@ -185,8 +206,9 @@ impl<S> Udp<S> {
                     from: None,
                     used: ctx.now,
                     came_in: false,
-                    has_port: forwarded.is_some(),
+                    has_port: forwarded.is_some() || ctx.net.decisions.is_some(),
                     ports: PeerPorts::of(written.port()),
+                    redirected,
                 };
                 endpoint
                     .peers

@@ -68,7 +68,7 @@ struct ProtocolField(#[serde(with = "ProtocolName")] EgressProtocol);
 /// Variants of [`EgressProtocol`], for serde.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "EgressProtocol", rename_all = "snake_case")]
-enum ProtocolName {
+pub(super) enum ProtocolName {
     Tcp,
     Udp,
     Icmp,

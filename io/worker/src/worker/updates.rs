@@ -100,6 +100,8 @@ impl<L: Link> Worker<L> {
             }
             Update::Flows(_) => {}
             Update::EndFlows(request) => self.end_flows(&request, now),
+            Update::Verdicts(verdicts) => self.take_verdicts(verdicts, now),
+            Update::DeciderConnected(connected) => self.set_decider_connected(connected, now),
             Update::Capture(order) => {
                 self.capture_queue = self.capture_control.apply(order, &self.reports);
                 self.pending.capture = true;

@@ -98,6 +98,7 @@ fn worker(tap: Tap) -> (SupervisorChannel, JoinHandle<io::Result<()>>) {
         stats: StatsTable::shared(1, 16).unwrap(),
         events: Some(events),
         rules_generation: 1,
+        decider: None,
         restarted: false,
         set_log_level: |_| {},
     };

@@ -1,6 +1,6 @@
 //! Implementation of the engine's trait [`Host`] for the simulated host.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -89,6 +89,19 @@ impl Host for SimHost {
             socket: SimSocket(SocketIndex::Tcp(index)),
             peer,
         })
+    }
+
+    fn tcp_assign(&mut self, flow: FlowId, socket: &mut SimSocket) -> Result<(), Failure> {
+        let index = self.conn(socket, "assign")?;
+        self.conns[index].accept(flow);
+        self.wake(PendingEvent::Conn(index));
+        Ok(())
+    }
+
+    fn tcp_adopt(&mut self, flow: FlowId) -> Result<SimSocket, Failure> {
+        let port = self.given.take().ok_or(Failure::Invalid)?;
+        let (socket, _) = self.tcp_connect(flow, (Ipv4Addr::LOCALHOST, port).into())?;
+        Ok(socket)
     }
 
     fn peeks_at_offset(&self, _remote: IpAddr) -> bool {

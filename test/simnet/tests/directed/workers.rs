@@ -1,6 +1,9 @@
 //! Tests of several workers whose frames arrive at any of them.
 
+use pontoon_engine::Engine;
 use pontoon_engine::config::{Protocol, Published};
+use pontoon_engine::decider::{Answer, DEADLINE, Denial, TokenState, Verdict};
+use pontoon_simnet::decider::ScriptedDecider;
 use pontoon_simnet::frames::IcmpMessage;
 use pontoon_simnet::world::WorkersPlan;
 
@@ -337,4 +340,75 @@ fn failed_publish_leaves_the_port_to_the_guest() {
     let result = world.run_until(10 * SECOND, |world| world.guest.datagrams().len() == 1);
     assert_eq!(result, Ok(()));
     assert_eq!(world.flows(), 2);
+}
+
+/// Tests that a flow that is asked about by one worker is not asked about by another, wherever its further frames arrive, and
+/// that the worker that has asked applies the verdict.
+#[test]
+fn pending_flow_belongs_to_the_worker_that_has_asked() {
+    for seed in 0..20 {
+        let mut world = world(seed);
+        let decider = ScriptedDecider::new(Answer::Later);
+        for worker in &mut world.workers {
+            worker.set_decider(Box::new(decider.clone()), DEADLINE);
+        }
+        for port in 0..10 {
+            world.host.serve(80 + port, ConnectResult::Now, Script::SINK);
+        }
+        for _ in 0..20 {
+            for port in 0..10 {
+                world.guest.inject(Packet::Tcp(Segment {
+                    from: (own(false), 5000).into(),
+                    to: (server(false), 80 + port).into(),
+                    seq: 1,
+                    flags: SYN,
+                    window: 1000,
+                    ..Segment::EMPTY
+                }));
+                world.guest.inject(Packet::Udp(Datagram {
+                    from: (own(false), 5000).into(),
+                    to: (server(false), 7000 + port).into(),
+                    payload: vec![1; 100],
+                }));
+                world.guest.inject(Packet::Icmp(IcmpMessage {
+                    from: own(false),
+                    to: server(false),
+                    kind: 8,
+                    code: 0,
+                    rest: vec![0, u8::try_from(port).unwrap(), 0, 1],
+                }));
+            }
+        }
+        assert_eq!(world.run_for(SECOND), Ok(()));
+        let requests = decider.take();
+        assert_eq!(requests.len(), 30, "seed {seed}");
+        assert_eq!((world.flows(), world.host.open()), (0, 0));
+        let repeated = world.counters().decisions_repeated + world.counters().hand_overs_lost;
+        assert_eq!(repeated, 19 * 30);
+        for (nth, request) in requests.iter().enumerate() {
+            let worker = usize::from(request.token.worker().0);
+            let verdict = match nth % 3 {
+                0 => Verdict::Allow,
+                1 => Verdict::Deny(Denial::Drop),
+                // Expires.
+                _ => continue,
+            };
+            let now = world.now();
+            let (link, host) = (&mut world.link, &mut world.host);
+            let state = world.workers[worker].take_verdict(request.token, verdict, link, host, now);
+            assert_eq!(state, TokenState::Known);
+        }
+        assert_eq!(world.run_for(3 * SECOND), Ok(()));
+        assert_eq!(world.counters().decisions_expired, 10);
+        let pending: usize = world.workers.iter().map(Engine::pending_decisions).sum();
+        assert_eq!(pending, 0);
+        assert!(world.counters().tcp_opened > 0);
+        // All claims of flows that were not opened are released.
+        assert_eq!(world.run_for(400 * SECOND), Ok(()));
+        let mesh = world.mesh.as_ref().unwrap();
+        assert_eq!(
+            (mesh.owned(), mesh.flows()),
+            (world.flows(), world.flows() as u32)
+        );
+    }
 }

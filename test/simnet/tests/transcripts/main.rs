@@ -3,6 +3,9 @@
 mod acknowledgements;
 mod closing;
 mod data;
+mod decider;
+mod decider_clients;
+mod decider_datagrams;
 mod dns_streams;
 mod events;
 mod flow_events;

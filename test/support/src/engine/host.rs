@@ -215,6 +215,18 @@ impl Host for HostileHost<'_> {
         Ok(AcceptedConnection { socket, peer })
     }
 
+    fn tcp_assign(&mut self, flow: FlowId, socket: &mut HeldSocket) -> Result<(), Failure> {
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        self.socket(socket).flow = flow;
+        Ok(())
+    }
+
+    fn tcp_adopt(&mut self, flow: FlowId) -> Result<HeldSocket, Failure> {
+        self.opened(flow, false)
+    }
+
     fn peeks_at_offset(&self, _remote: IpAddr) -> bool {
         self.peeks_at_offset
     }

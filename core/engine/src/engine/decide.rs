@@ -1,0 +1,114 @@
+//! Verdicts of the decider: applies them to the flows that wait for them.
+
+use core::time::Duration;
+
+use rand_chacha::rand_core::RngCore;
+
+use super::{Engine, ProtocolHandlers};
+use crate::ctx::Ctx;
+use crate::decider::{Decider, DecisionToken, Decisions, Kept, PendingKey, TokenState, Verdict};
+use crate::siblings::Origin;
+use crate::{Host, Instant, Transmit};
+
+impl<H: Host> Engine<H> {
+    /// Sets the decider, which is asked about all flows from now on. A flow without a verdict after `deadline` is denied.
+    pub fn set_decider(&mut self, decider: Box<dyn Decider>, deadline: Duration) {
+        // Tokens of an engine that this one replaces must not refer to its requests.
+        let sequence = self.net.random.next_u64();
+        let decisions = Decisions::new(decider, deadline, self.net.worker, sequence);
+        self.net.decisions = Some(Box::new(decisions));
+    }
+
+    /// Applies a verdict that was announced by [`Answer::Later`](crate::decider::Answer::Later).
+    pub fn take_verdict<T: Transmit>(
+        &mut self,
+        token: DecisionToken,
+        verdict: Verdict,
+        link: &mut T,
+        host: &mut H,
+        now: Instant,
+    ) -> TokenState {
+        let state = self.conclude(token, verdict, link, host, now);
+        let is_denied = state == TokenState::Known && matches!(verdict, Verdict::Deny(_));
+        self.net.counters.decisions_denied += u64::from(is_denied);
+        state
+    }
+
+    /// Denies all flows whose decision is pending, because the decider has disconnected.
+    pub fn deny_pending<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
+        let pending = self.net.decisions.as_ref().map(|decisions| decisions.tokens());
+        for (token, protocol) in pending.unwrap_or_default() {
+            let state = self.conclude(token, Verdict::denial(protocol), link, host, now);
+            self.net.counters.decisions_unavailable += u64::from(state == TokenState::Known);
+        }
+    }
+
+    /// Returns the number of flows whose decision is pending.
+    #[must_use]
+    pub fn pending_decisions(&self) -> usize {
+        self.net.decisions.as_ref().map_or(0, |decisions| decisions.len())
+    }
+
+    /// Denies the flows whose deadline has passed.
+    pub(super) fn expire_decisions<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
+        while let Some((token, protocol)) = self.net.decisions.as_ref().and_then(|it| it.expired(now)) {
+            self.net.counters.decisions_expired += 1;
+            let _ = self.conclude(token, Verdict::denial(protocol), link, host, now);
+        }
+    }
+
+    /// Returns the time at which [`Self::expire_decisions`] has to be called next.
+    pub(super) fn next_decision(&self) -> Option<Instant> {
+        self.net.decisions.as_ref()?.next_deadline()
+    }
+
+    fn conclude<T: Transmit>(
+        &mut self,
+        token: DecisionToken,
+        verdict: Verdict,
+        link: &mut T,
+        host: &mut H,
+        now: Instant,
+    ) -> TokenState {
+        let pending = self.net.decisions.as_mut().and_then(|it| it.remove(token));
+        let Some(pending) = pending else {
+            return TokenState::Unknown;
+        };
+        self.net.mtu = link.limits().mtu;
+        self.net.set_verdict(pending.key.map(|key| (key, verdict)));
+        // The frame is not handed over: the verdict is here, and so is the claim on the flow.
+        self.net.origin = Origin::Peer;
+        let kept = pending.kept;
+        self.guarded(None, link, host, now, |_, protocols, ctx| match kept {
+            Kept::Frame(mut frame) => {
+                frame.open(|frame, dont_fragment| protocols.take_kept(frame, dont_fragment, ctx));
+            }
+            Kept::Client => protocols.tcp.conclude_client(token, verdict, ctx),
+            Kept::Datagrams(datagrams) => protocols.udp.conclude_client(&datagrams, verdict, ctx),
+        });
+        self.net.origin = Origin::Link;
+        self.net.set_verdict(None);
+        link.flush();
+        TokenState::Known
+    }
+}
+
+impl<S> ProtocolHandlers<S> {
+    /// Removes all pending decisions after the guest's flows were closed.
+    pub(super) fn forget_decisions<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        let pending = ctx.net.decisions.as_ref().map(|decisions| decisions.tokens());
+        for (token, _) in pending.unwrap_or_default() {
+            let removed = ctx.net.decisions.as_mut().and_then(|it| it.remove(token));
+            self.tcp.abort_client(token, ctx);
+            match removed.and_then(|pending| pending.key) {
+                Some(PendingKey::Udp { guest, .. }) => self.udp.release_unused(guest, ctx.net),
+                Some(key) => {
+                    if let Some(key) = key.flow_key() {
+                        ctx.net.release(&key);
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Asks the decider about connections of the guest and clients of published ports, and opens or refuses them.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use pontoon_wire::frame::Flags;
+
+use super::connection::{Connection, ConnectionKey};
+use super::open::{OpeningSegment, is_to_forwarder};
+use super::stray::reply_reset;
+use super::{Tcp, unreachable};
+use crate::config::Published;
+use crate::ctx::{Ctx, Net};
+use crate::decider::{
+    DecisionToken, Denial, Direction, Kept, KeptClient, KeptFrame, NewFlow, PendingKey, Ruling, Verdict,
+};
+use crate::egress::EgressProtocol;
+use crate::host::{AcceptedConnection, Connect};
+use crate::{Failure, FlowId, Host, Kind, Transmit};
+
+/// The host's side of a connection that the guest opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HostTarget {
+    /// The translated destination, or the DNS forwarder's resolver.
+    Destination(SocketAddr),
+    /// The address that the decider has chosen.
+    Redirected(SocketAddr),
+    /// The stream socket that the host was given with the verdict.
+    Stream,
+}
+
+impl HostTarget {
+    pub(super) const fn is_redirected(self) -> bool {
+        !matches!(self, Self::Destination(_))
+    }
+
+    /// Opens the host socket for the connection `flow`.
+    pub(super) fn open<H: Host>(self, flow: FlowId, host: &mut H) -> Result<(H::Socket, Connect), Failure> {
+        match self {
+            Self::Destination(to) | Self::Redirected(to) => host.tcp_connect(flow, to),
+            Self::Stream => Ok((host.tcp_adopt(flow)?, Connect::Done)),
+        }
+    }
+}
+
+/// Returns true if the decision about the connection of a SYN is pending. A SYN with another sequence number replaces the
+/// kept one, because the guest has opened the connection again.
+pub(super) fn is_pending<H, T>(syn: &OpeningSegment<'_, '_>, ctx: &mut Ctx<'_, H, T>) -> bool {
+    let key = pending_key(&syn.key);
+    let awaits = ctx.net.awaits_decision(&key);
+    if let (true, Some(decisions)) = (awaits, &mut ctx.net.decisions) {
+        decisions.replace_frame(&key, KeptFrame::headers(syn.frame, syn.ip));
+    }
+    awaits
+}
+
+/// Returns true if the segment is a reset that cancels a pending decision, which is removed.
+pub(super) fn is_cancelled<H, T>(reset: &OpeningSegment<'_, '_>, ctx: &mut Ctx<'_, H, T>) -> bool {
+    let Some(decisions) = &mut ctx.net.decisions else {
+        return false;
+    };
+    let is_cancelled =
+        reset.segment.flags.has(Flags::RST) && decisions.remove_key(&pending_key(&reset.key)).is_some();
+    if is_cancelled {
+        ctx.net.release(&reset.key.into());
+    }
+    is_cancelled
+}
+
+/// Asks the decider about a connection to `destination`. Returns the host's side of an allowed connection; `None` if it
+/// was refused, belongs to another worker, or the decision is pending.
+pub(super) fn judge<H, T: Transmit>(
+    syn: &OpeningSegment<'_, '_>,
+    destination: SocketAddr,
+    ctx: &mut Ctx<'_, H, T>,
+) -> Option<HostTarget> {
+    let OpeningSegment {
+        key,
+        frame,
+        ip,
+        segment,
+    } = *syn;
+    if ctx.net.decisions.is_none() || is_to_forwarder(&key, ctx.net) {
+        return Some(HostTarget::Destination(destination));
+    }
+    // While the decision is pending, this worker owns the flow.
+    if let Err(winner) = ctx.net.claim(&key.into()) {
+        ctx.net.hand_over(winner, frame);
+        return None;
+    }
+    let flow = NewFlow {
+        protocol: EgressProtocol::Tcp,
+        direction: Direction::Out {
+            destination: key.remote,
+        },
+        guest: key.guest,
+        remote: destination,
+        key: Some(pending_key(&key)),
+    };
+    let keep = || Kept::Frame(KeptFrame::headers(frame, ip));
+    let denial = match ctx.net.judge(&flow, ctx.now, keep) {
+        Ruling::Allowed => return Some(HostTarget::Destination(destination)),
+        Ruling::Redirected(to) => return Some(HostTarget::Redirected(to)),
+        Ruling::RedirectedToStream => return Some(HostTarget::Stream),
+        Ruling::Pending(_) => return None,
+        Ruling::Denied(denial) => denial,
+    };
+    ctx.net.release(&key.into());
+    match denial {
+        Denial::Reset => reply_reset(ip, segment, ctx),
+        Denial::Unreachable => {
+            unreachable::send_error(&key, segment.seq, Failure::Prohibited, ctx);
+            reply_reset(ip, segment, ctx);
+        }
+        Denial::Drop => {}
+    }
+    None
+}
+
+/// Releases the claim on an allowed connection that is not opened here.
+pub(super) fn release(key: &ConnectionKey, net: &Net) {
+    if net.decisions.is_some() {
+        net.release(&(*key).into());
+    }
+}
+
+/// Returns the flow of accepted clients whose decision is pending: no connection has its slot, so their events are
+/// ignored.
+pub(super) fn undecided(net: &Net) -> FlowId {
+    net.flow(Kind::Tcp, u32::MAX, 0)
+}
+
+fn pending_key(key: &ConnectionKey) -> PendingKey {
+    PendingKey::Tcp {
+        guest: key.guest,
+        written: key.remote,
+    }
+}
+
+impl<S> Tcp<S> {
+    /// Asks the decider about an accepted client of a published port.
+    pub(super) fn judge_client<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        published: Published,
+        accepted: AcceptedConnection<S>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let Some(guest) = published.guest(&ctx.net.config.plan) else {
+            return ctx.host.abort(accepted.socket);
+        };
+        let flow = NewFlow {
+            protocol: EgressProtocol::Tcp,
+            direction: Direction::In {
+                published: published.host,
+            },
+            guest,
+            remote: accepted.peer,
+            key: None,
+        };
+        let client = KeptClient { published, accepted };
+        match ctx.net.judge(&flow, ctx.now, || Kept::Client) {
+            Ruling::Pending(token) => {
+                self.undecided.insert(token, client);
+            }
+            Ruling::Allowed => self.accept_decided(client, ctx),
+            Ruling::Denied(_) | Ruling::Redirected(_) | Ruling::RedirectedToStream => {
+                ctx.host.abort(client.accepted.socket);
+            }
+        }
+    }
+
+    /// Applies the verdict about a client of a published port.
+    pub(crate) fn conclude_client<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        token: DecisionToken,
+        verdict: Verdict,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let Some(client) = self.undecided.remove(&token) else {
+            return;
+        };
+        match verdict {
+            Verdict::Allow => self.accept_decided(client, ctx),
+            Verdict::Deny(_) | Verdict::Redirect(_) | Verdict::RedirectToStream => {
+                ctx.host.abort(client.accepted.socket);
+            }
+        }
+    }
+
+    /// Resets a client whose decision is pending.
+    pub(crate) fn abort_client<H: Host<Socket = S>, T>(
+        &mut self,
+        token: DecisionToken,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        if let Some(client) = self.undecided.remove(&token) {
+            ctx.host.abort(client.accepted.socket);
+        }
+    }
+
+    fn accept_decided<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        client: KeptClient<S>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let KeptClient {
+            published,
+            mut accepted,
+        } = client;
+        let id = self.vacant(ctx.net);
+        match ctx.host.tcp_assign(id, &mut accepted.socket) {
+            Ok(()) => self.accept(published, accepted, ctx),
+            Err(_) => {
+                ctx.net.counters.host_exhausted += 1;
+                ctx.host.abort(accepted.socket);
+            }
+        }
+    }
+}
+
+impl<S> Connection<S> {
+    /// Returns true if a peek on the host socket can begin at any offset. A redirected connection may have a socket of the
+    /// other family.
+    pub(super) fn peeks_at_offset<H: Host>(&self, host: &H) -> bool {
+        match self.redirected {
+            false => host.peeks_at_offset(self.key.remote.ip()),
+            true => [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()]
+                .into_iter()
+                .all(|family_of| host.peeks_at_offset(family_of)),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+use super::*;
+use crate::WorkerId;
+use crate::decider::{Answer, DEADLINE, Decider, Decisions, Denial, FlowRequest, Verdict};
+
+/// Decider that allows the destinations of one port, and denies all others.
+#[derive(Debug)]
+struct OnePort(u16);
+
+impl Decider for OnePort {
+    fn decide(&mut self, request: &FlowRequest) -> Answer {
+        Answer::Now(match request.remote.port() == self.0 {
+            true => Verdict::Allow,
+            false => Verdict::Deny(Denial::Drop),
+        })
+    }
+}
+
+fn deciding(filter: UdpFilter) -> Nat {
+    let mut nat = Nat::with_filter(filter);
+    let decisions = Decisions::new(Box::new(OnePort(7)), DEADLINE, WorkerId(0), 0);
+    nat.world.net.decisions = Some(Box::new(decisions));
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.world.forget();
+    nat
+}
+
+#[test]
+fn undecided_port_of_an_allowed_address_is_closed_in_both_directions() {
+    for filter in [UdpFilter::Address, UdpFilter::AddressPort] {
+        let mut nat = deciding(filter);
+        nat.arrive(0, "192.0.2.1:8");
+        nat.send(GUEST, "192.0.2.1:8");
+        assert!(nat.world.down().is_empty());
+        let expected = [
+            ("udp_unsolicited", 1),
+            ("decisions_asked", 1),
+            ("decisions_denied", 1),
+        ];
+        for moved in nat.world.moved() {
+            assert!(expected.contains(&moved), "{moved:?}");
+        }
+        assert!(nat.world.calls().is_empty());
+        nat.arrive(0, "192.0.2.1:7");
+        assert_eq!(nat.world.down().len(), 1);
+    }
+}
+
+#[test]
+fn guest_cannot_answer_a_stranger_that_the_decider_denies() {
+    let mut nat = deciding(UdpFilter::Endpoint);
+    nat.arrive(0, "192.0.2.9:8");
+    assert_eq!(nat.world.down().len(), 1, "the filter admits all senders");
+    nat.world.forget();
+    nat.send(GUEST, "192.0.2.9:8");
+    assert!(nat.world.calls().is_empty());
+    assert_eq!(nat.world.net.counters.decisions_denied, 1);
+}
