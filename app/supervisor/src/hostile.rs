@@ -6,6 +6,7 @@ use pontoon_sys::udp::Ancillary;
 use pontoon_worker::Update;
 use pontoon_worker::messages::Report;
 
+use crate::audit::{Audit, LEAST_SIZE};
 use crate::capture::Capture;
 use crate::forward::Forward;
 use crate::guest::handshake::{self, FromGuest};
@@ -46,6 +47,9 @@ fn files_and_options(text: &str) {
     }
     if let Ok(capture) = text.parse::<Capture>() {
         assert_eq!(capture.check(), Ok(()));
+    }
+    if let Ok(audit) = text.parse::<Audit>() {
+        assert!(audit.size >= LEAST_SIZE && audit.keep > 0);
     }
     resolvers(text);
     let name = userns::user_name(text, 1000);

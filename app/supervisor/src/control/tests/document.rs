@@ -28,6 +28,7 @@ fn responses_match_their_schemas() {
         (post("/v1/flows/kill", r#"{"rule": "example.org"}"#), false),
         (post("/v1/flows/kill", r#"{"rule": "*"}"#), true),
         ("GET /v1/openapi.json HTTP/1.1\r\n\r\n".to_owned(), false),
+        ("GET /v1/events HTTP/1.1\r\n\r\n".to_owned(), false),
         ("GET /v1/publish HTTP/1.1\r\n\r\n".to_owned(), false),
         (post("/v1/publish", r#"{"add": ["127.0.0.1:0:80"]}"#), false),
         (
