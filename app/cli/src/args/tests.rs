@@ -1,3 +1,5 @@
+use pontoon_supervisor::options::{AddressSource, Loopback};
+
 use super::*;
 
 const HELP: &str = "pontoon run --help";
