@@ -16,7 +16,8 @@ use core::time::Duration;
 
 use crate::WorkerId;
 use crate::ctx::Net;
-use crate::egress::EgressProtocol;
+use crate::egress::{DecisionGround, EgressProtocol};
+use crate::flow_events::{FlowEnds, RefusalReason};
 use crate::policy::Refusal;
 use crate::time::Instant;
 
@@ -187,6 +188,22 @@ pub(crate) struct NewFlow {
     pub(crate) key: Option<PendingKey>,
 }
 
+impl NewFlow {
+    /// Returns both ends of the flow, for events.
+    fn ends(&self) -> FlowEnds {
+        let (remote, came_in) = match self.direction {
+            Direction::Out { destination } => (destination, false),
+            Direction::In { .. } => (self.remote, true),
+        };
+        FlowEnds {
+            protocol: self.protocol,
+            guest: self.guest,
+            remote: Some(remote),
+            came_in,
+        }
+    }
+}
+
 impl Net {
     /// Checks a destination against the static policy, as [`Policy::check_egress`](crate::policy::Policy::check_egress).
     /// While the verdict about this flow is at hand, a permitted destination is not counted again.
@@ -217,14 +234,39 @@ impl Net {
 
     /// Returns true if the decision about the flow of a frame is pending, and counts the frame, which is to be dropped.
     pub(crate) fn awaits_decision(&mut self, key: &PendingKey) -> bool {
-        let awaits = self.decisions.as_ref().is_some_and(|it| it.awaits(key));
+        let awaits = self.decisions.as_mut().is_some_and(|decisions| {
+            // That of an earlier flow, which was not opened after all.
+            decisions.set_ground(None);
+            decisions.awaits(key)
+        });
         self.counters.decisions_repeated += u64::from(awaits);
         awaits
     }
 
-    /// Asks the decider about a flow that the static policy allows, or returns the verdict that is at hand. `keep`
-    /// returns what is kept while the decision is pending. Without a decider, every flow is allowed.
+    /// Asks the decider about a flow that the static policy allows, or returns the verdict that is at hand, and reports a
+    /// denial. `keep` returns what is kept while the decision is pending. Without a decider, every flow is allowed.
     pub(crate) fn judge(&mut self, flow: &NewFlow, now: Instant, keep: impl FnOnce() -> Kept) -> Ruling {
+        let ruling = self.ask_decider(flow, now, keep);
+        let ground = match ruling {
+            Ruling::Allowed => Some(DecisionGround::Decider),
+            Ruling::Redirected(_) | Ruling::RedirectedToStream => Some(DecisionGround::Redirect),
+            Ruling::Denied(_) | Ruling::Pending(_) => None,
+        };
+        if let Some(decisions) = &mut self.decisions {
+            decisions.set_ground(ground);
+        }
+        if let Ruling::Denied(_) = ruling {
+            self.report_denied(flow.ends(), now);
+        }
+        ruling
+    }
+
+    /// Reports that the decider has denied a flow, or that there is no verdict.
+    pub(crate) fn report_denied(&mut self, ends: FlowEnds, now: Instant) {
+        self.report_refused(ends, RefusalReason::Egress(DecisionGround::Decider), now);
+    }
+
+    fn ask_decider(&mut self, flow: &NewFlow, now: Instant, keep: impl FnOnce() -> Kept) -> Ruling {
         let Some(decisions) = &mut self.decisions else {
             return Ruling::Allowed;
         };

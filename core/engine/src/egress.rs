@@ -80,7 +80,7 @@ pub struct Destination<'a> {
     pub port: Option<u16>,
 }
 
-/// Ground on which the egress rules have decided about a destination.
+/// Ground on which the egress rules, or the decider, have decided about a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecisionGround {
     /// The rule at this index matches the destination: an allow rule has permitted it, or a deny rule has refused it.
@@ -89,6 +89,10 @@ pub enum DecisionGround {
     Unlisted,
     /// The destination is a DNS resolver other than the forwarder, while rules name domains.
     Resolver,
+    /// The decider has allowed or denied the flow that the rules permit.
+    Decider,
+    /// The decider has redirected the flow that the rules permit.
+    Redirect,
 }
 
 /// Decision of the egress rules about a destination.

@@ -74,7 +74,7 @@ pub enum FlowEventKind {
         /// Destination on the host's side, if it differs from the remote address.
         target: Option<SocketAddr>,
     },
-    /// A rule has permitted the flow, or its further destination. The event follows that of the flow.
+    /// A rule or the decider has permitted the flow, or its further destination. The event follows that of the flow.
     Decided {
         /// The ground of the decision.
         ground: DecisionGround,
@@ -283,6 +283,7 @@ impl fmt::Display for RefusalReason {
             Self::Policy(Refusal::Rule) | Self::Egress(DecisionGround::Rule(_)) => "rule",
             Self::Egress(DecisionGround::Unlisted) => "unlisted",
             Self::Egress(DecisionGround::Resolver) => "resolver",
+            Self::Egress(DecisionGround::Decider | DecisionGround::Redirect) => "decider",
             Self::Limit => "limit",
             Self::Host(_) => "host-error",
         })
@@ -333,10 +334,15 @@ impl Net {
     }
 
     fn report_decided(&mut self, flow: FlowId, ends: FlowEnds, now: Instant) {
-        if self.events.is_some()
-            && !ends.came_in
-            && let Some(ground) = self.policy.egress.last_ground()
-        {
+        let by_decider = self
+            .decisions
+            .as_mut()
+            .and_then(|decisions| decisions.take_ground());
+        if self.events.is_none() {
+            return;
+        }
+        let by_rules = self.policy.egress.last_ground().filter(|_| !ends.came_in);
+        for ground in by_rules.into_iter().chain(by_decider) {
             self.report(Some(flow), ends, FlowEventKind::Decided { ground }, now);
         }
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pontoon_engine::FlowId;
 use pontoon_engine::Token;
+use pontoon_engine::egress::DecisionGround;
 use pontoon_engine::flow_events::{FlowEnds, FlowEvent, FlowEventKind, RefusalReason};
 
 /// Version of the records' form: it changes when a field changes its meaning or is removed.
@@ -48,7 +49,13 @@ pub(super) fn event(
                 let _ = write!(line, ",\"target\":\"{target}\"");
             }
         }
-        FlowEventKind::Decided { .. } => line.push_str(",\"decision\":\"allow\",\"by\":\"rule\""),
+        FlowEventKind::Decided { ground } => line.push_str(match ground {
+            DecisionGround::Decider => ",\"decision\":\"allow\",\"by\":\"decider\"",
+            DecisionGround::Redirect => ",\"decision\":\"redirect\",\"by\":\"decider\"",
+            DecisionGround::Rule(_) | DecisionGround::Unlisted | DecisionGround::Resolver => {
+                ",\"decision\":\"allow\",\"by\":\"rule\""
+            }
+        }),
         FlowEventKind::Refused { reason } => {
             let _ = write!(line, ",\"reason\":\"{reason}\"");
             if let RefusalReason::Host(failure) = reason {

@@ -12,7 +12,7 @@ use super::{
     Answer, Decider, DecisionToken, FlowRequest, MOST_BYTES, MOST_PENDING, NewFlow, SEQUENCE_BITS, Verdict,
 };
 use crate::config::Published;
-use crate::egress::EgressProtocol;
+use crate::egress::{DecisionGround, EgressProtocol};
 use crate::host::Received;
 use crate::siblings::FlowKey;
 use crate::{Frame, Instant, WorkerId};
@@ -157,6 +157,8 @@ pub(crate) struct Decisions {
     bytes: usize,
     /// The verdict about the flow whose kept frame is being handled.
     at_hand: Option<(PendingKey, Verdict)>,
+    /// Verdict about the flow that is being opened, for its events.
+    ground: Option<DecisionGround>,
 }
 
 impl Decisions {
@@ -177,6 +179,7 @@ impl Decisions {
             deadlines: VecDeque::new(),
             bytes: 0,
             at_hand: None,
+            ground: None,
         }
     }
 
@@ -187,6 +190,15 @@ impl Decisions {
 
     pub(super) fn awaits(&self, key: &PendingKey) -> bool {
         self.by_key.contains_key(key)
+    }
+
+    pub(super) const fn set_ground(&mut self, ground: Option<DecisionGround>) {
+        self.ground = ground;
+    }
+
+    /// Returns and removes the verdict about the flow that is being opened.
+    pub(crate) const fn take_ground(&mut self) -> Option<DecisionGround> {
+        self.ground.take()
     }
 
     pub(super) const fn has_verdict(&self) -> bool {

@@ -7,7 +7,7 @@ use pontoon_wire::frame::Flags;
 use super::connection::{Connection, ConnectionKey};
 use super::open::{OpeningSegment, is_to_forwarder};
 use super::stray::reply_reset;
-use super::{Tcp, unreachable};
+use super::{Tcp, events, unreachable};
 use crate::config::Published;
 use crate::ctx::{Ctx, Net};
 use crate::decider::{
@@ -181,6 +181,13 @@ impl<S> Tcp<S> {
         match verdict {
             Verdict::Allow => self.accept_decided(client, ctx),
             Verdict::Deny(_) | Verdict::Redirect(_) | Verdict::RedirectToStream => {
+                if let Some(guest) = client.published.guest(&ctx.net.config.plan) {
+                    let key = ConnectionKey {
+                        guest,
+                        remote: client.accepted.peer,
+                    };
+                    ctx.net.report_denied(events::ends(&key, true), ctx.now);
+                }
                 ctx.host.abort(client.accepted.socket);
             }
         }

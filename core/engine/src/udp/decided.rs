@@ -12,6 +12,7 @@ use crate::decider::{
 };
 use crate::egress::EgressProtocol;
 use crate::egress_check::Packet;
+use crate::flow_events::FlowEnds;
 use crate::host::Received;
 use crate::local::icmp_error::Reason;
 use crate::siblings::FlowKey;
@@ -156,11 +157,20 @@ impl<S> Udp<S> {
             payload,
         } = datagrams_in;
         // The port may not be published any more.
-        if verdict != Verdict::Allow || self.endpoints.get_mut(*index, *generation).is_none() {
+        if self.endpoints.get_mut(*index, *generation).is_none() {
             return;
         }
         let home = self.home(*index);
         let guest = self.endpoints.key(home).0;
+        if verdict != Verdict::Allow {
+            let ends = FlowEnds {
+                protocol: EgressProtocol::Udp,
+                guest,
+                remote: Some(received.from),
+                came_in: true,
+            };
+            return ctx.net.report_denied(ends, ctx.now);
+        }
         let Some(written) = self.meet(home, *index, received, ctx.net, ctx.now) else {
             ctx.net.counters.udp_unsolicited += datagrams(received.len, received.stride) as u64;
             return;

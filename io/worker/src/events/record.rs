@@ -50,6 +50,8 @@ const UNASSIGNED: u16 = 5;
 const HOST_LOOPBACK: u16 = 6;
 const HOST_ADDRESS: u16 = 7;
 const LIMIT: u16 = 8;
+const DECIDER: u16 = 9;
+const REDIRECT: u16 = 10;
 const REFUSED_HOST: u8 = 1;
 
 /// The part of a record that depends on the kind of event.
@@ -254,7 +256,10 @@ const fn flag(is_set: bool, flag: u8) -> u8 {
 fn rule(ground: DecisionGround) -> u64 {
     match ground {
         DecisionGround::Rule(index) => index.into(),
-        DecisionGround::Unlisted | DecisionGround::Resolver => 0,
+        DecisionGround::Unlisted
+        | DecisionGround::Resolver
+        | DecisionGround::Decider
+        | DecisionGround::Redirect => 0,
     }
 }
 
@@ -263,6 +268,8 @@ const fn ground_code(ground: DecisionGround) -> u16 {
         DecisionGround::Rule(_) => RULE,
         DecisionGround::Unlisted => UNLISTED,
         DecisionGround::Resolver => RESOLVER,
+        DecisionGround::Decider => DECIDER,
+        DecisionGround::Redirect => REDIRECT,
     }
 }
 
@@ -271,6 +278,8 @@ fn ground(code: u16, rule: u64) -> Option<DecisionGround> {
         RULE => u32::try_from(rule).ok().map(DecisionGround::Rule),
         UNLISTED => Some(DecisionGround::Unlisted),
         RESOLVER => Some(DecisionGround::Resolver),
+        DECIDER => Some(DecisionGround::Decider),
+        REDIRECT => Some(DecisionGround::Redirect),
         _ => None,
     }
 }
