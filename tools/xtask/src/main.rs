@@ -72,7 +72,7 @@ fn cargo(arguments: &[&str]) -> Command {
 fn install(package: &str) -> Command {
     let mut command = cargo(&["install", "--locked", package]);
     command
-        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
         .env("CARGO_PROFILE_RELEASE_STRIP", "true");

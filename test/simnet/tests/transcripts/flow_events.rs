@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use pontoon_engine::Egress;
+use pontoon_engine::decider::{Answer, Denial, TokenState, Verdict};
 use pontoon_engine::flow_events::{FlowEvent, FlowEventKind, FlowEvents, Reported};
 
 use super::*;
@@ -264,4 +265,32 @@ fn dropped_events_are_counted() {
     given.up(up(ACK, 1001, 1));
     given.up(up(RST, 1001, 0));
     assert_eq!(given.engine.counters().events_dropped, 2);
+}
+
+/// A flow that the decider permits has its decision behind the opening; one that it denies has a refusal only. The same holds
+/// for a verdict that arrives later.
+#[test]
+fn decisions_of_the_decider() {
+    let server = SocketAddr::new(SERVER_V4.into(), 80);
+    for (verdict, expected) in [
+        (Verdict::Allow, &["opened", "decided Decider"][..]),
+        (Verdict::Redirect(server), &["opened", "decided Redirect"]),
+        (Verdict::Deny(Denial::Drop), &["refused decider"]),
+    ] {
+        for late in [false, true] {
+            let answer = if late { Answer::Later } else { Answer::Now(verdict) };
+            let (given, decider) = decider::deciding(config(1500), answer);
+            let (mut given, events) = recorded(given);
+            given.up(syn_between((GUEST_V4, 1).into(), server));
+            if late {
+                events.had(&[]);
+                assert_eq!(
+                    given.verdict(decider::token(&decider), verdict),
+                    TokenState::Known
+                );
+            }
+            given.take();
+            events.had(expected);
+        }
+    }
 }
