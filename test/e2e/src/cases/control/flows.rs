@@ -35,15 +35,21 @@ impl ControlScene<'_> {
     /// Starts `count` connections of the guest that carry data until they end, and waits until they do.
     fn connect(&mut self, count: usize) -> Result<()> {
         let server = self.server;
-        let before = self.listed()?.len();
+        let before = self.listed()?;
         for _ in 0..count {
             let line = format!("{{ $E2E guest tcp {server} rr 100000000 >/dev/null 2>&1; echo ended; }} &");
             self.guest.send_line(&line)?;
         }
         process::wait_until("the connections carry data", Duration::from_secs(5), || {
             let flows = self.listed()?;
-            let carry = |flow: &&Value| flow["bytes_down"].as_u64().is_some_and(|bytes| bytes > 0);
-            Ok(flows.iter().filter(carry).count() == before + count)
+            // Other flows, such as those of ping, may end meanwhile.
+            let carries = |flow: &&Value| {
+                let is_new = before.iter().all(|other| other["id"] != flow["id"]);
+                is_new
+                    && flow["protocol"] == "tcp"
+                    && flow["bytes_down"].as_u64().is_some_and(|bytes| bytes > 0)
+            };
+            Ok(flows.iter().filter(carries).count() == count)
         })?;
         Ok(())
     }
