@@ -34,7 +34,10 @@ const BY_VHOST_NET: &[&str] = &[
     "vhost.udp.fragments-and-extension-headers.v6",
 ];
 
-/// Two minutes of the soak case, which takes 15 seconds by default.
+/// Variables of the list as root: a minute of the case with stalled flows, which takes 15 seconds by default.
+const STALL: &[&str] = &["PONTOON_STALL=60"];
+
+/// Variables of the list as an unprivileged user: two minutes of the soak case, which takes 15 seconds by default.
 const SOAK: &[&str] = &["PONTOON_SOAK=120"];
 
 /// The numbers of the closing line.
@@ -66,9 +69,7 @@ pub(crate) fn run() -> Result<bool> {
         eprintln!("SKIPPED: {why}");
         tally.skipped += 1;
     }
-    checkers(&mut tally)?;
-    let program = &mut cargo(&["build", "--release", "-p", "pontoon"]);
-    let mut is_built = step(&mut tally, "build the program", program, BUILD)?;
+    let mut is_built = checkers(&mut tally)?;
     // The crates below it are those of the unit tests, which are built already.
     let end_to_end_tests = &mut cargo(&["build", "--profile", "test", "-p", "pontoon-e2e"]);
     is_built &= step(&mut tally, "build the end-to-end tests", end_to_end_tests, BUILD)?;
@@ -98,11 +99,14 @@ fn step(tally: &mut Tally, name: &str, command: &mut Command, deadline: Duration
     Ok(passed)
 }
 
-/// Runs steps that use one core each, in two sequences at the same time.
-fn checkers(tally: &mut Tally) -> Result<()> {
+/// Runs steps that use one core each, in three sequences at the same time: the checkers of the ring, AddressSanitizer, and
+/// the build of the program, whose link-time optimisation is serial. Returns true if the program is built.
+fn checkers(tally: &mut Tally) -> Result<bool> {
     let named = |(name, command): (&str, Command)| (name.to_owned(), command);
     let ring = ring::steps(cargo, workspace()).into_iter().map(named).collect();
     let asan = asan::steps(workspace())?;
+    let program = cargo(&["build", "--release", "-p", "pontoon"]);
+    let program = vec![("build the program".to_owned(), program)];
     let row = |steps: Vec<(String, Command)>| -> Result<u32> {
         let mut failed = 0;
         for (name, mut command) in steps {
@@ -110,14 +114,13 @@ fn checkers(tally: &mut Tally) -> Result<()> {
         }
         Ok(failed)
     };
-    let failed = std::thread::scope(|scope| {
-        let beside = scope.spawn(|| row(asan));
-        let failed = row(ring)?;
-        let beside = beside.join().map_err(|_| anyhow!("a step's thread panicked"))?;
-        Ok::<u32, anyhow::Error>(failed + beside?)
-    })?;
-    tally.failed += failed;
-    Ok(())
+    let [ring, asan, program] = std::thread::scope(|scope| {
+        let rows = [ring, asan, program].map(|steps| scope.spawn(|| row(steps)));
+        rows.map(|row| row.join().map_err(|_| anyhow!("a step's thread panicked"))?)
+    });
+    let program = program?;
+    tally.failed += ring? + asan? + program;
+    Ok(program == 0)
 }
 
 /// Copies the programs to a directory from which every user can execute them.
@@ -162,7 +165,7 @@ fn end_to_end(tally: &mut Tally, programs: &Path) -> Result<()> {
         return list(tally, "end to end as this user", env, programs, &home, SOAK);
     }
     let env = Command::new("env");
-    list(tally, "end to end as root", env, programs, "/root", &[])?;
+    list(tally, "end to end as root", env, programs, "/root", STALL)?;
     let home = setup::home_of_user()?;
     let mut as_user = Command::new("setpriv");
     as_user.args([
