@@ -34,10 +34,7 @@ const BY_VHOST_NET: &[&str] = &[
     "vhost.udp.fragments-and-extension-headers.v6",
 ];
 
-/// Variables of the list as root: a minute of the case with stalled flows, which takes 15 seconds by default.
-const STALL: &[&str] = &["PONTOON_STALL=60"];
-
-/// Variables of the list as an unprivileged user: two minutes of the soak case, which takes 15 seconds by default.
+/// Two minutes of the soak case, which takes 15 seconds by default.
 const SOAK: &[&str] = &["PONTOON_SOAK=120"];
 
 /// The numbers of the closing line.
@@ -165,7 +162,7 @@ fn end_to_end(tally: &mut Tally, programs: &Path) -> Result<()> {
         return list(tally, "end to end as this user", env, programs, &home, SOAK);
     }
     let env = Command::new("env");
-    list(tally, "end to end as root", env, programs, "/root", STALL)?;
+    list(tally, "end to end as root", env, programs, "/root", &[])?;
     let home = setup::home_of_user()?;
     let mut as_user = Command::new("setpriv");
     as_user.args([
