@@ -3,7 +3,8 @@
 //!
 //! A [`server`] is called by the loop of its process when a descriptor is ready, and never blocks the loop: a client that
 //! sends an incomplete request is disconnected after a timeout. A server does not depend on the service; the resources are
-//! a list of [routes](server::Route), which the supervisors of a guest and of a relay define.
+//! a list of [routes](server::Route), which the supervisors of a guest and of a relay define, each with the
+//! [role](role::Role) that it needs.
 
 #![warn(missing_docs)]
 
@@ -36,34 +37,32 @@ pub struct Metrics {
     pub hosts: Vec<String>,
 }
 
-/// Opens a server of `routes` on a Unix socket at `path`, to which only this user may connect, and a server of
-/// `metrics_routes` on the TCP address of `metrics`.
+/// Opens a server of `routes` on a Unix socket at `path`, to which only this user may connect, and a server of the metrics
+/// among them on the TCP address of `metrics`.
 ///
 /// # Errors
 /// The path or address is in use, or a socket cannot be created.
 pub fn open<S>(
     path: Option<&Path>,
-    routes: &'static [Route<S>],
     metrics: Option<&Metrics>,
-    metrics_routes: &'static [Route<S>],
+    routes: &'static [Route<S>],
 ) -> Result<Vec<Server<S>>, Error> {
     let mut servers = Vec::new();
     if let Some(path) = path {
         servers.push(open_role(path, Role::Operate, routes)?);
     }
     if let Some(metrics) = metrics {
-        let hosts = Hosts::Named(metrics.hosts.clone());
         let protocol = Protocol::Http {
-            routes: metrics_routes,
-            role: Role::Read,
-            hosts,
+            routes,
+            role: Role::Measure,
+            hosts: Hosts::Named(metrics.hosts.clone()),
         };
         servers.push(Server::new(Listener::tcp(metrics.at)?, protocol));
     }
     Ok(servers)
 }
 
-/// Opens a server of those of `routes` that `role` permits, on a Unix socket at `path`, to which only this user may connect.
+/// Opens a server of those of `routes` that `role` includes, on a Unix socket at `path`, to which only this user may connect.
 ///
 /// # Errors
 /// The path is in use, or the socket cannot be created.

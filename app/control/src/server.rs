@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::hosts::Hosts;
 use crate::http::{HttpRequest, HttpResponse};
 use crate::listener::Listener;
-use crate::role::Role;
+use crate::role::{Role, no_resource};
 use crate::{ACCEPT_RETRY, CLIENTS, EXCHANGE_GRACE, REFUSALS};
 
 /// Server whose handlers act on a service `S`. The server never blocks.
@@ -25,7 +25,7 @@ pub struct Server<S: 'static> {
 
 /// Protocol of a server's clients.
 pub(crate) enum Protocol<S: 'static> {
-    /// HTTP requests that `role` permits, whose `Host` header names one of `hosts`.
+    /// HTTP requests that `role` includes, whose `Host` header names one of `hosts`.
     Http {
         routes: &'static [Route<S>],
         role: Role,
@@ -40,15 +40,20 @@ pub(crate) enum Protocol<S: 'static> {
 /// request is incomplete; otherwise the server sends the body of the response.
 pub type ExchangeHandler<S> = fn(&mut S, &[u8], bool, Instant) -> Option<Answer<S>>;
 
-/// Handler of one method of one resource.
+/// One method of one resource: its handler, and the role that it needs.
 pub struct Route<S> {
     /// HTTP method: `GET`, `PUT`, ...
     pub method: &'static str,
     /// Path of the resource. A last segment `{id}` stands for any segment, which [`HttpRequest::id`] returns.
     pub path: &'static str,
-    /// Function that handles a request at the given time.
-    pub act: fn(&mut S, &HttpRequest, Instant) -> Answer<S>,
+    /// Role that a client needs: this one, or one that includes it.
+    pub role: Role,
+    /// Function that handles a request.
+    pub act: RequestHandler<S>,
 }
+
+/// Handler of a request that arrives at the given time.
+pub type RequestHandler<S> = fn(&mut S, &HttpRequest, Instant) -> Answer<S>;
 
 /// Response to a request, which is available now or later.
 pub enum Answer<S> {
@@ -165,6 +170,16 @@ impl<S> Server<S> {
 }
 
 impl<S> Route<S> {
+    /// Returns the route of a method and a path.
+    pub const fn new(method: &'static str, path: &'static str, role: Role, act: RequestHandler<S>) -> Self {
+        Self {
+            method,
+            path,
+            role,
+            act,
+        }
+    }
+
     fn is_for(&self, path: &str) -> bool {
         match self.path.strip_suffix(ANY_SEGMENT) {
             Some(parent) => path
@@ -189,8 +204,8 @@ impl<S> Protocol<S> {
     }
 }
 
-/// Passes a request to its route. The response is 404 for an unknown path, 405 for an unsupported method, and 403 for a
-/// request that `role` does not permit.
+/// Passes a request to its route. The response is 404 for an unknown path, 405 for an unsupported method, and a refusal
+/// for a request that `role` does not include.
 pub fn dispatch<S>(
     routes: &[Route<S>],
     role: Role,
@@ -198,22 +213,24 @@ pub fn dispatch<S>(
     request: &HttpRequest,
     now: Instant,
 ) -> Answer<S> {
-    let here = || routes.iter().filter(|route| route.is_for(&request.path));
-    if let Some(route) = here().find(|route| route.method == request.method) {
-        return match role.permits(route.method, route.path) {
-            true => (route.act)(service, request, now),
-            false => Answer::Now(role.refusal()),
-        };
-    }
-    let methods: Vec<_> = here().map(|route| route.method).collect();
-    Answer::Now(if methods.is_empty() {
-        HttpResponse::problem(404, format_args!("no such resource: {}", request.path))
-    } else {
-        let allow = methods.join(", ");
-        HttpResponse {
-            allow: Some(allow.clone()),
-            ..HttpResponse::problem(405, format_args!("{} takes {allow}", request.path))
+    let path = &request.path;
+    let here = || routes.iter().filter(|route| route.is_for(path));
+    let methods: Vec<_> = here()
+        .filter(|route| role.includes(route.role))
+        .map(|route| route.method)
+        .collect();
+    let found = here().find(|route| route.method == request.method);
+    Answer::Now(match found {
+        Some(route) if role.includes(route.role) => return (route.act)(service, request, now),
+        None if here().next().is_none() => no_resource(path),
+        None if !methods.is_empty() => {
+            let allow = methods.join(", ");
+            HttpResponse {
+                allow: Some(allow.clone()),
+                ..HttpResponse::problem(405, format_args!("{path} takes {allow}"))
+            }
         }
+        Some(_) | None => role.refusal(path),
     })
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use pontoon_control::Metrics;
 use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply;
+use pontoon_control::role::Role;
 use pontoon_control::server::{Answer, Route, Server};
 use pontoon_process::error::Error;
 use pontoon_relay::Rule;
@@ -19,44 +20,27 @@ use crate::state::Relay;
 /// # Errors
 /// Another process listens at the path or address, or a socket cannot be opened.
 pub(super) fn open(path: Option<&Path>, metrics: Option<&Metrics>) -> Result<Vec<Server<Relay>>, Error> {
-    pontoon_control::open(path, ROUTES, metrics, METRICS)
+    pontoon_control::open(path, metrics, ROUTES)
 }
 
-/// Routes of the control socket.
+/// Routes of the control socket and of the metrics endpoint.
 const ROUTES: &[Route<Relay>] = &[
-    Route {
-        method: "GET",
-        path: "/v1/relay/stats",
-        act: |relay, _, _| Answer::Now(HttpResponse::json(&relay.stats())),
-    },
-    Route {
-        method: "GET",
-        path: "/v1/relay/rules",
-        act: |relay, _, _| Answer::Now(list(relay)),
-    },
-    Route {
-        method: "POST",
-        path: "/v1/relay/rules",
-        act: |relay, request, _| Answer::Now(change(relay, request)),
-    },
-    Route {
-        method: "GET",
-        path: "/metrics",
-        act: |relay, _, _| Answer::Now(metrics::response(&relay.stats())),
-    },
-    Route {
-        method: "GET",
-        path: "/v1/openapi.json",
-        act: |_, _, _| Answer::Now(HttpResponse::document(DOCUMENT)),
-    },
+    Route::new("GET", "/v1/relay/stats", Role::Read, |relay, _, _| {
+        Answer::Now(HttpResponse::json(&relay.stats()))
+    }),
+    Route::new("GET", "/v1/relay/rules", Role::Read, |relay, _, _| {
+        Answer::Now(list(relay))
+    }),
+    Route::new("POST", "/v1/relay/rules", Role::Operate, |relay, request, _| {
+        Answer::Now(change(relay, request))
+    }),
+    Route::new("GET", "/metrics", Role::Measure, |relay, _, _| {
+        Answer::Now(metrics::response(&relay.stats()))
+    }),
+    Route::new("GET", "/v1/openapi.json", Role::Read, |_, _, _| {
+        Answer::Now(HttpResponse::document(DOCUMENT))
+    }),
 ];
-
-/// Routes of the metrics endpoint.
-const METRICS: &[Route<Relay>] = &[Route {
-    method: "GET",
-    path: "/metrics",
-    act: |relay, _, _| Answer::Now(metrics::response(&relay.stats())),
-}];
 
 /// OpenAPI description of the control socket.
 const DOCUMENT: &str = include_str!("openapi.json");

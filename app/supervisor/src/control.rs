@@ -73,7 +73,7 @@ impl Control {
         metrics: Option<&Metrics>,
         served: ControlSetup,
     ) -> Result<Self, Error> {
-        let mut servers = pontoon_control::open(path, api::ROUTES, metrics, api::METRICS)?;
+        let mut servers = pontoon_control::open(path, metrics, api::ROUTES)?;
         let mut api = Api::new(served);
         api.set_own(servers.iter_mut().filter_map(|server| server.listener().port()));
         Ok(Self {
@@ -94,15 +94,15 @@ impl Control {
         descriptor: Option<OwnedFd>,
         deadline: Duration,
     ) -> Result<(), Error> {
-        let routes = api::decisions::ROUTES;
-        self.servers
-            .extend(pontoon_control::open(path, routes, None, api::METRICS)?);
+        if let Some(path) = path {
+            self.open_role(path, Role::Decide)?;
+        }
         self.decider = descriptor.map(DeciderDescriptor::new).transpose()?;
         self.api.require_decider(deadline, self.decider.is_some());
         Ok(())
     }
 
-    /// Listens on another Unix socket, at `path`, to which only this user may connect, for requests that `role` permits.
+    /// Listens on another Unix socket, at `path`, to which only this user may connect, for requests that `role` includes.
     ///
     /// # Errors
     /// The path is in use, or the socket cannot be created.

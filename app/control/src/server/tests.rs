@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::*;
+use crate::http::{Parsed, parse};
 use crate::{REQUEST_TIMEOUT, STREAM_BUFFER};
 
 /// Service with lines for the streams of its clients.
@@ -19,27 +20,28 @@ struct Service {
 }
 
 const ROUTES: &[Route<Service>] = &[
-    Route {
-        method: "GET",
-        path: "/lines",
-        act: |service, _, _| {
-            let open = Rc::clone(&service.open);
-            Answer::Stream(Box::new(move |service, part, _| {
-                let _ = &open;
-                part.append(&mut service.lines);
-                match service.complete {
-                    true => StreamState::Complete,
-                    false => StreamState::Open,
-                }
-            }))
-        },
-    },
-    Route {
-        method: "DELETE",
-        path: "/lines/{id}",
-        act: |_, request, _| Answer::Now(HttpResponse::json(&request.id())),
-    },
+    Route::new("GET", "/lines", Role::Read, |service, _, _| {
+        let open = Rc::clone(&service.open);
+        Answer::Stream(Box::new(move |service, part, _| {
+            let _ = &open;
+            part.append(&mut service.lines);
+            match service.complete {
+                true => StreamState::Complete,
+                false => StreamState::Open,
+            }
+        }))
+    }),
+    Route::new("DELETE", "/lines/{id}", Role::Operate, |_, request, _| {
+        Answer::Now(HttpResponse::json(&request.id()))
+    }),
+    Route::new("POST", "/lines", Role::Operate, ok),
+    Route::new("POST", "/decide", Role::Decide, ok),
+    Route::new("GET", "/measure", Role::Measure, ok),
 ];
+
+fn ok(_: &mut Service, _: &HttpRequest, _: Instant) -> Answer<Service> {
+    Answer::Now(HttpResponse::document("{}"))
+}
 
 struct Fixture {
     server: Server<Service>,
@@ -51,7 +53,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let servers = crate::open(Some(&directory.path().join("socket")), ROUTES, None, &[]).unwrap();
+        let servers = crate::open(Some(&directory.path().join("socket")), None, ROUTES).unwrap();
         Self {
             server: servers.into_iter().next().unwrap(),
             service: Service::default(),
@@ -149,5 +151,35 @@ fn last_segment_of_a_path_is_variable() {
         let (text, _) = received(&mut client);
         assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {text}");
         assert_eq!(text.ends_with("\"7\""), status == 200);
+    }
+}
+
+#[test]
+fn role_includes_the_requests_of_its_routes() {
+    use Role::{Decide, Measure, Operate, Read};
+    let roles = [Operate, Read, Decide, Measure];
+    for (method, path, statuses) in [
+        ("GET", "/lines", [200, 200, 404, 404]),
+        ("POST", "/lines", [200, 403, 404, 404]),
+        ("PUT", "/lines", [405, 405, 404, 404]),
+        ("DELETE", "/lines/1", [200, 403, 404, 404]),
+        ("GET", "/lines/1", [405, 403, 404, 404]),
+        ("POST", "/decide", [200, 403, 200, 404]),
+        ("GET", "/decide", [405, 403, 405, 404]),
+        ("GET", "/measure", [200, 200, 404, 200]),
+        ("POST", "/measure", [405, 405, 404, 405]),
+        ("GET", "/none", [404; 4]),
+    ] {
+        let text = format!("{method} {path} HTTP/1.1\r\nContent-Length: 0\r\n\r\n");
+        let Parsed::Whole(request, _) = parse(text.as_bytes()) else {
+            panic!("{text}");
+        };
+        let got = roles.map(|role| {
+            match dispatch(ROUTES, role, &mut Service::default(), &request, Instant::now()) {
+                Answer::Now(response) => response.status,
+                Answer::Later(_) | Answer::Stream(_) => 200,
+            }
+        });
+        assert_eq!(got, statuses, "{method} {path}");
     }
 }

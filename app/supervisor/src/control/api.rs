@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use pontoon_control::http::HttpResponse;
 use pontoon_control::reply::Level;
+use pontoon_control::role::Role;
 use pontoon_control::server::{Answer, Route};
 use pontoon_process::error::Error;
 use pontoon_worker::Update;
@@ -72,119 +73,32 @@ pub(super) struct Api {
     outbox: Vec<Update>,
 }
 
-/// Routes of the control socket.
+/// All routes, with the role that each needs: the requests that change something are those of the socket of `--control` only.
 pub(super) const ROUTES: &[Route<Api>] = &[
-    Route {
-        method: "GET",
-        path: "/v1/stats",
-        act: stats::get,
-    },
-    Route {
-        method: "GET",
-        path: "/v1/policy",
-        act: policy::get,
-    },
-    Route {
-        method: "PUT",
-        path: "/v1/policy",
-        act: policy::put,
-    },
-    Route {
-        method: "GET",
-        path: "/v1/publish",
-        act: publish::get,
-    },
-    Route {
-        method: "POST",
-        path: "/v1/publish",
-        act: publish::post,
-    },
-    Route {
-        method: "GET",
-        path: "/v1/guest-forward",
-        act: guest_forward::get,
-    },
-    Route {
-        method: "POST",
-        path: "/v1/guest-forward",
-        act: guest_forward::post,
-    },
-    Route {
-        method: "GET",
-        path: "/v1/flows",
-        act: flows::get,
-    },
-    Route {
-        method: "DELETE",
-        path: "/v1/flows/{id}",
-        act: end_flows::delete,
-    },
-    Route {
-        method: "POST",
-        path: "/v1/flows/kill",
-        act: end_flows::post,
-    },
-    Route {
-        method: "GET",
-        path: "/v1/events",
-        act: events::get,
-    },
-    Route {
-        method: "GET",
-        path: "/v1/capture",
-        act: capture::get,
-    },
-    Route {
-        method: "POST",
-        path: "/v1/capture",
-        act: capture::post,
-    },
-    Route {
-        method: "DELETE",
-        path: "/v1/capture",
-        act: capture::delete,
-    },
-    Route {
-        method: "GET",
-        path: decisions::PATH,
-        act: decisions::get,
-    },
-    Route {
-        method: "POST",
-        path: decisions::TOKEN_PATH,
-        act: decisions::post,
-    },
-    Route {
-        method: "GET",
-        path: "/v1/log-level",
-        act: log_level::get,
-    },
-    Route {
-        method: "PUT",
-        path: "/v1/log-level",
-        act: log_level::put,
-    },
-    Route {
-        method: "GET",
-        path: "/metrics",
-        act: metrics::get,
-    },
-    Route {
-        method: "GET",
-        path: "/v1/openapi.json",
-        act: document::get,
-    },
+    Route::new("GET", "/v1/stats", Role::Read, stats::get),
+    Route::new("GET", "/v1/policy", Role::Read, policy::get),
+    Route::new("PUT", "/v1/policy", Role::Operate, policy::put),
+    Route::new("GET", "/v1/publish", Role::Read, publish::get),
+    Route::new("POST", "/v1/publish", Role::Operate, publish::post),
+    Route::new("GET", "/v1/guest-forward", Role::Read, guest_forward::get),
+    Route::new("POST", "/v1/guest-forward", Role::Operate, guest_forward::post),
+    Route::new("GET", "/v1/flows", Role::Read, flows::get),
+    Route::new("DELETE", "/v1/flows/{id}", Role::Operate, end_flows::delete),
+    Route::new("POST", "/v1/flows/kill", Role::Operate, end_flows::post),
+    Route::new("GET", "/v1/events", Role::Read, events::get),
+    Route::new("GET", "/v1/capture", Role::Read, capture::get),
+    Route::new("POST", "/v1/capture", Role::Operate, capture::post),
+    Route::new("DELETE", "/v1/capture", Role::Operate, capture::delete),
+    Route::new("GET", "/v1/decisions", Role::Decide, decisions::get),
+    Route::new("POST", "/v1/decisions/{id}", Role::Decide, decisions::post),
+    Route::new("GET", "/v1/log-level", Role::Read, log_level::get),
+    Route::new("PUT", "/v1/log-level", Role::Operate, log_level::put),
+    Route::new("GET", "/metrics", Role::Measure, metrics::get),
+    Route::new("GET", "/v1/openapi.json", Role::Read, document::get),
 ];
 
 /// Prefix of the names of the sandbox's layers.
 const LAYER: &str = "sandbox_layer_";
-
-/// Routes of the address of `--metrics`, which does not authenticate clients.
-pub(super) const METRICS: &[Route<Api>] = &[Route {
-    method: "GET",
-    path: "/metrics",
-    act: metrics::get,
-}];
 
 impl Api {
     pub(super) fn new(served: ControlSetup) -> Self {

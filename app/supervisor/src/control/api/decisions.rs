@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply;
-use pontoon_control::server::{Answer, Route, StreamState};
+use pontoon_control::server::{Answer, StreamState};
 use pontoon_engine::decider::Denial;
 use pontoon_engine::egress::EgressProtocol;
 use pontoon_worker::Update;
@@ -23,24 +23,6 @@ use super::Api;
 use target::RedirectTarget;
 
 mod target;
-
-/// Routes of the socket of `--control-decide`.
-pub(in crate::control) const ROUTES: &[Route<Api>] = &[
-    Route {
-        method: "GET",
-        path: PATH,
-        act: get,
-    },
-    Route {
-        method: "POST",
-        path: TOKEN_PATH,
-        act: post,
-    },
-];
-
-/// Paths of the resources.
-pub(super) const PATH: &str = "/v1/decisions";
-pub(super) const TOKEN_PATH: &str = "/v1/decisions/{id}";
 
 /// First line of the response to `GET /v1/decisions`.
 const CONNECTED: &[u8] = b"{\"connected\":true}\n";
