@@ -60,6 +60,7 @@ struct PendingDecision {
     protocol: EgressProtocol,
     /// Destination that the guest has sent; `None` for a client of a published port.
     destination: Option<SocketAddr>,
+    expires_at: Instant,
 }
 
 /// Body of a verdict.
@@ -236,6 +237,7 @@ pub(in crate::control) fn check(bytes: &[u8]) {
             let pending = PendingDecision {
                 protocol,
                 destination,
+                expires_at: Instant::now(),
             };
             if let Ok(Decided::Unix(path)) = body.clone().verdict(&pending) {
                 assert!(path.is_absolute() && protocol == EgressProtocol::Tcp && destination.is_some());
@@ -311,7 +313,12 @@ impl Decisions {
         };
         self.expire(now);
         let mut any = false;
+        let expires_at = now + deadline;
         for request in requests {
+            if self.pending.contains_key(&request.token) {
+                tracing::debug!("a request for a decision has the token of another one");
+                continue;
+            }
             if self.queue.len() >= MAX_QUEUED || self.pending.len() >= MAX_PENDING {
                 tracing::debug!("a request for a decision was dropped: the decider does not read");
                 continue;
@@ -319,9 +326,10 @@ impl Decisions {
             let pending = PendingDecision {
                 protocol: request.protocol,
                 destination: request.destination,
+                expires_at,
             };
             self.pending.insert(request.token, pending);
-            self.expiries.push_back((now + deadline, request.token));
+            self.expiries.push_back((expires_at, request.token));
             self.queue.push_back(line(request));
             any = true;
         }
@@ -330,18 +338,28 @@ impl Decisions {
 
     /// Removes the requests whose deadline has passed, and which the engine has denied.
     pub(super) fn expire(&mut self, now: Instant) {
-        while let Some((at, token)) = self.expiries.front()
-            && (*at <= now || !self.pending.contains_key(token))
-        {
-            self.pending.remove(token);
+        while let Some(expiry @ (at, token)) = self.expiries.front() {
+            let is_pending = is_of(&self.pending, expiry);
+            if is_pending && *at > now {
+                break;
+            }
+            if is_pending {
+                self.pending.remove(token);
+            }
             self.expiries.pop_front();
         }
         // Without this, the queue would grow with the rate of verdicts.
         if self.expiries.len() > 2 * MAX_PENDING {
-            self.expiries
-                .retain(|(_, token)| self.pending.contains_key(token));
+            self.expiries.retain(|expiry| is_of(&self.pending, expiry));
         }
     }
+}
+
+/// Returns true if an expiry is that of a pending request. A compromised engine may use a token again.
+fn is_of(pending: &BTreeMap<u64, PendingDecision>, (at, token): &(Instant, u64)) -> bool {
+    pending
+        .get(token)
+        .is_some_and(|request| request.expires_at == *at)
 }
 
 /// Returns the line of a request.
@@ -369,3 +387,6 @@ fn line(request: DecisionRequest) -> Vec<u8> {
 fn is_no_host(address: IpAddr) -> bool {
     address.is_unspecified() || address.is_multicast()
 }
+
+#[cfg(test)]
+mod tests;
