@@ -12,9 +12,10 @@ use crate::network::Network;
 use crate::process;
 
 /// Socket files, with the options that name them.
-const SOCKETS: [(&str, &str); 3] = [
+const SOCKETS: [(&str, &str); 4] = [
     ("--control", "/mnt/control"),
     ("--control-read", "/mnt/read"),
+    ("--control-decide", "/mnt/decide"),
     ("--slirp-api", "/mnt/api"),
 ];
 
@@ -65,7 +66,7 @@ fn run(context: &Context) -> Result<()> {
     let options = options();
     let guest = network.run().options(options.split(' ')).shell(OBEDIENT);
     let mut guest = guest.spawn()?.listening()?;
-    let bound = "mkdir /mnt/bound && for name in control read api; do touch /mnt/bound/$name && \
+    let bound = "mkdir /mnt/bound && for name in control read decide api; do touch /mnt/bound/$name && \
                  mount --bind /mnt/$name /mnt/bound/$name || exit; done; echo bound";
     expect(&guest.ask(bound)?, "bound")?;
     let user = "unshare --user --map-root-user";
