@@ -91,14 +91,57 @@
 //! network.stop()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Decisions and events
+//!
+//! A decider of the VMM allows, denies or redirects each new flow that the configuration allows; see
+//! [`FlowDecider::new`]. A function of the VMM receives a numbered record of each event of a flow, as a value and
+//! as the line of JSON that `docs/events.md` describes; see [`FlowEventCallback::new`]. Neither delays a
+//! packet: a decider answers at once or later, and records wait in memory of limited size until the function has returned.
+//!
+//! ```
+//! use std::sync::mpsc;
+//!
+//! use pontoon_embed::engine::decider::{Answer, DEADLINE, Decider, Denial, FlowRequest, Verdict};
+//! use pontoon_embed::{Network, NetworkOptions};
+//!
+//! /// Denies mail.
+//! #[derive(Clone, Debug)]
+//! struct NoMail;
+//!
+//! impl Decider for NoMail {
+//!     fn decide(&mut self, request: &FlowRequest) -> Answer {
+//!         Answer::Now(match request.remote.port() {
+//!             25 => Verdict::Deny(Denial::Reset),
+//!             _ => Verdict::Allow,
+//!         })
+//!     }
+//! }
+//!
+//! let (lines, received) = mpsc::channel();
+//! let options = NetworkOptions::default()
+//!     .with_decider(NoMail, DEADLINE)
+//!     .with_events(move |record| drop(lines.send(record.line.to_owned())));
+//! let (network, _device) = Network::start(options)?;
+//! network.stop()?;
+//! let lines: Vec<String> = received.iter().collect();
+//! assert!(lines[0].contains(r#""n":1,"#) && lines[0].contains(r#""type":"start""#));
+//! assert!(lines[1].contains(r#""n":2,"#) && lines[1].contains(r#""type":"end""#));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![warn(missing_docs)]
 
+mod decider;
+mod events;
 mod network;
 mod options;
 
+pub use decider::FlowDecider;
+pub use events::FlowEventCallback;
 pub use network::{NetDevice, Network, Stats};
 pub use options::NetworkOptions;
 pub use pontoon_engine as engine;
 pub use pontoon_vhost_user::{ActivateError, QueueConfig};
+pub use pontoon_worker::events::recorder::Record;
 pub use pontoon_worker::stats::Distribution;
 pub use pontoon_worker::{Attachment, FrontEndSocket, Outbound, Pacing, Source};

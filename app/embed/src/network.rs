@@ -2,14 +2,19 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use pontoon_engine::decider::{DecisionToken, Verdict};
 use pontoon_engine::egress::{EgressRule, RefusedFlows};
 use pontoon_link::vhost_user;
 use pontoon_sys::seqpacket;
 use pontoon_vhost_user::{ActivateError, QueueConfig};
 use pontoon_wire::Mac;
-use pontoon_worker::messages::{EngineChannel, Report, RulesUpdate, SupervisorChannel, Update};
+use pontoon_worker::messages::{
+    DecisionVerdict, EngineChannel, Report, RulesUpdate, SupervisorChannel, Update, VerdictKind,
+};
 use pontoon_worker::stats::{Distribution, Row, StatsTable};
 use pontoon_worker::{Attachment, EngineSetup, ledger, pacing};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -17,6 +22,7 @@ use rustix::io::retry_on_intr;
 use vm_memory::GuestMemoryMmap;
 
 use crate::NetworkOptions;
+use crate::events::EventThread;
 
 /// VIRTIO_NET_F_MAC (virtio 1.2, section 5.1.3).
 const F_MAC: u64 = 1 << 5;
@@ -30,6 +36,8 @@ pub struct Network {
     /// Channel to the engine; `None` once the engine was stopped.
     channel: Option<SupervisorChannel>,
     thread: Option<JoinHandle<io::Result<()>>>,
+    /// Thread that reads the events, if a function receives them; it outlives the engine.
+    events: Option<EventThread>,
     table: StatsTable,
     /// The generation of the egress rules, and their number.
     generation: u64,
@@ -103,6 +111,12 @@ impl Network {
         let supervisor = EngineChannel::new(supervisor, 0)?;
         let table = StatsTable::private(workers, MAX_RULES);
         let rules = options.config.egress.rules().count();
+        let flows = options.config.max_flows;
+        let start = |callback| EventThread::start(callback, workers, flows);
+        let (events, event_setup) = options.events.map(start).transpose()?.unzip();
+        if let Some(events) = &events {
+            events.set_rules(1, options.config.egress.rules());
+        }
         let setup = EngineSetup {
             config: options.config,
             owned: options.owned.into_iter().map(Into::into).collect(),
@@ -113,9 +127,9 @@ impl Network {
             // An engine that ends is not restarted, because its process is the VMM.
             ledger: ledger::SharedLedger::none(),
             stats: table.clone(),
-            events: None,
+            events: event_setup,
             rules_generation: 1,
-            decider: None,
+            decider: options.decider.map(|decider| decider.into_setup(workers)),
             restarted: false,
             // The VMM, not the engine, configures the log.
             set_log_level: |_| {},
@@ -126,6 +140,7 @@ impl Network {
         let mut network = Self {
             channel: Some(channel),
             thread: Some(thread),
+            events,
             table,
             generation: 1,
             rules,
@@ -168,14 +183,49 @@ impl Network {
     pub fn set_rules(&mut self, rules: Vec<EgressRule>) -> io::Result<()> {
         let count = rules.len();
         let generation = self.generation + 1;
-        self.send(&Update::Rules(RulesUpdate {
+        let update = Update::Rules(RulesUpdate {
             generation,
             rules,
             refused: RefusedFlows::Reset,
-        }))?;
+        });
+        check(&update)?;
+        if let (Some(events), Update::Rules(update)) = (&self.events, &update) {
+            events.set_rules(generation, update.rules.iter());
+        }
+        self.send_checked(&update)?;
         self.generation = generation;
         self.rules = count;
         Ok(())
+    }
+
+    /// Sends a verdict about a flow for which the decider has returned
+    /// [`Answer::Later`](pontoon_engine::decider::Answer::Later). It has no effect after the deadline.
+    ///
+    /// # Errors
+    /// The engine has ended. `InvalidInput`: [`Verdict::RedirectToStream`], whose socket
+    /// [`redirect_to_stream`](Self::redirect_to_stream) takes.
+    pub fn decide(&self, token: DecisionToken, verdict: Verdict) -> io::Result<()> {
+        let verdict = match verdict {
+            Verdict::Allow => VerdictKind::Allow,
+            Verdict::Deny(denial) => VerdictKind::Deny(denial),
+            Verdict::Redirect(to) => VerdictKind::Redirect(to),
+            Verdict::RedirectToStream => return Err(io::ErrorKind::InvalidInput.into()),
+        };
+        self.send_verdict(token, verdict)
+    }
+
+    /// Sends a verdict like [`decide`](Self::decide): the TCP connection of the guest is carried by `stream`, a connected Unix
+    /// stream socket, which is set to non-blocking.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn redirect_to_stream(&self, token: DecisionToken, stream: OwnedFd) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&stream, true)?;
+        self.send_verdict(token, VerdictKind::Stream(Arc::new(stream).into()))
+    }
+
+    fn send_verdict(&self, DecisionToken(token): DecisionToken, verdict: VerdictKind) -> io::Result<()> {
+        self.send_checked(&Update::Verdicts(vec![DecisionVerdict { token, verdict }]))
     }
 
     /// Returns the engine's counters, summed over all workers.
@@ -206,7 +256,8 @@ impl Network {
         })
     }
 
-    /// Stops the engine, which closes its flows.
+    /// Stops the engine, which closes its flows. If a function receives the records of flows, it has received all of them when
+    /// this function returns.
     ///
     /// # Errors
     /// The engine had failed before, with this error.
@@ -214,14 +265,14 @@ impl Network {
         self.end()
     }
 
-    /// Sends an update to the engine. The update is decoded here first, because the engine does not report that it could
-    /// not decode one.
+    /// Checks an update, and sends it to the engine.
     fn send(&self, update: &Update) -> io::Result<()> {
+        check(update)?;
+        self.send_checked(update)
+    }
+
+    fn send_checked(&self, update: &Update) -> io::Result<()> {
         let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
-        let decoded = pontoon_ipc::decode(&pontoon_ipc::encode(update)?, Vec::new());
-        if !decoded.is_ok_and(|decoded: Update| decoded == *update) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
         loop {
             match channel.try_send(update) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -252,10 +303,22 @@ impl Network {
     fn end(&mut self) -> io::Result<()> {
         self.channel = None;
         let panicked = |_| Err(io::Error::other("the engine panicked"));
-        match self.thread.take() {
+        let end = match self.thread.take() {
             Some(thread) => thread.join().unwrap_or_else(panicked),
             None => Ok(()),
-        }
+        };
+        // The last records are passed on.
+        self.events = None;
+        end
+    }
+}
+
+/// Decodes an update as the engine does, which does not report that it could not decode one.
+fn check(update: &Update) -> io::Result<()> {
+    let decoded = pontoon_ipc::decode(&pontoon_ipc::encode(update)?, Vec::new());
+    match decoded.is_ok_and(|decoded: Update| decoded == *update) {
+        true => Ok(()),
+        false => Err(io::ErrorKind::InvalidInput.into()),
     }
 }
 

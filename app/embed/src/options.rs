@@ -2,10 +2,15 @@
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use pontoon_engine::Config;
 use pontoon_engine::address_plan::AddressPlan;
+use pontoon_engine::decider::Decider;
+use pontoon_worker::events::recorder::Record;
 use pontoon_worker::{Outbound, Pacing};
+
+use crate::{FlowDecider, FlowEventCallback};
 
 /// Options of a network that [`Network::start`](crate::Network::start) starts.
 #[derive(Debug)]
@@ -24,11 +29,31 @@ pub struct NetworkOptions {
     pub pacing: Pacing,
     /// Source address or interface of host sockets; `None` leaves the choice to the kernel.
     pub outbound: Outbound,
+    /// Decider about new flows; `None` allows all flows that the configuration allows.
+    pub decider: Option<FlowDecider>,
+    /// Function that receives the records of flows.
+    pub events: Option<FlowEventCallback>,
+}
+
+impl NetworkOptions {
+    /// Sets the decider about new flows; see [`FlowDecider::new`].
+    #[must_use]
+    pub fn with_decider<D: Decider + Clone + 'static>(mut self, decider: D, deadline: Duration) -> Self {
+        self.decider = Some(FlowDecider::new(decider, deadline));
+        self
+    }
+
+    /// Sets the function that receives the records of flows; see [`FlowEventCallback::new`].
+    #[must_use]
+    pub fn with_events(mut self, function: impl FnMut(&Record<'_>) + Send + 'static) -> Self {
+        self.events = Some(FlowEventCallback::new(function));
+        self
+    }
 }
 
 impl Default for NetworkOptions {
     /// Returns options with 10.0.2.0/24 and fd70:6f6e:746f::/64, an MTU of 1,500 bytes, no resolvers, no published ports,
-    /// at most 1,000 flows, and hybrid pacing.
+    /// at most 1,000 flows, hybrid pacing, no decider, and no receiver of events.
     fn default() -> Self {
         Self {
             config: Config::new(AddressPlan::usual(false)),
@@ -37,6 +62,8 @@ impl Default for NetworkOptions {
             raw_icmp: [None, None],
             pacing: Pacing::Hybrid,
             outbound: Outbound::default(),
+            decider: None,
+            events: None,
         }
     }
 }

@@ -12,7 +12,7 @@ use pontoon_process::child::{ChildProcess, ExitReason, ProcessState};
 use pontoon_process::error::{Context as _, Error};
 use pontoon_sandbox::Namespaces;
 use pontoon_worker::messages::{CaptureCommand, ForwardUpdate, Report};
-use pontoon_worker::{Attachment, EngineSetup, Update};
+use pontoon_worker::{Attachment, DeciderPlace, DeciderSetup, EngineSetup, Update};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_acceptconn;
 
@@ -267,8 +267,12 @@ impl Engine {
                 }
             }
             Update::DeciderConnected(connected) => {
-                if let Some(decider) = &mut self.setup.decider {
-                    decider.connected = *connected;
+                if let Some(DeciderSetup {
+                    decider: DeciderPlace::Program { connected: is_connected },
+                    ..
+                }) = &mut self.setup.decider
+                {
+                    *is_connected = *connected;
                 }
             }
             Update::OwnedPart(_)

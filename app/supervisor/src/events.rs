@@ -1,38 +1,31 @@
 //! Events of flows: numbers them, writes them to the audit file, and passes them to clients of the control socket.
 //!
 //! The workers write events to memory that this process reads (`io/worker/src/events.rs`). They do so only while there is an
-//! audit file or a client that reads events. Records are numbered here, without gaps: numbers of events that the workers
-//! have lost are skipped, and named by a record.
+//! audit file or a client that reads events.
 //!
 //! The reader is notified of the first event, and then looks every [`PAUSE`] until there are no more, so that many flows in a
 //! second cause few wake-ups, and no flow causes none.
 
 mod audit_file;
 mod clients;
-mod json;
-mod open_flows;
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use pontoon_engine::egress::DecisionGround;
-use pontoon_engine::flow_events::{FlowEventKind, RefusalReason};
 use pontoon_process::error::{Context as _, Error};
-use pontoon_worker::events::{EventReader, EventRecord, EventSetup, Found};
+use pontoon_worker::events::recorder::{Record, Recorder};
+use pontoon_worker::events::{EventReader, EventSetup, Found};
 use rustix::event::{PollFd, PollFlags};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::audit::Audit;
 use crate::statistics::Statistics;
 use audit_file::AuditFile;
-use clients::{Class, Clients, GAP};
+use clients::Clients;
 pub(crate) use clients::{Filter, MOST, Subscription, TYPES};
-use open_flows::OpenFlows;
 
 /// Events of the guest's flows. Clones share them.
 #[derive(Clone, Debug)]
@@ -48,27 +41,20 @@ struct State {
     next_look: Option<Instant>,
 }
 
-/// The records, and what is needed to make them of events.
+/// The records, and their readers.
 #[derive(Debug)]
 struct Log {
-    /// Number of the next record.
-    next: u64,
-    flows: OpenFlows,
-    rules: RuleTexts,
-    audit: Option<AuditFile>,
-    clients: Clients,
-    /// Difference between the wall clock and the clock of the engine, and the range of times of events.
-    offset: Duration,
-    earliest: u64,
-    latest: u64,
-    line: String,
+    recorder: Recorder,
+    /// Source of the texts of the egress rules.
+    statistics: Statistics,
+    outputs: Outputs,
 }
 
-/// Texts of the egress rules, for the latest generations.
+/// The readers of records.
 #[derive(Debug)]
-struct RuleTexts {
-    statistics: Statistics,
-    generations: VecDeque<(u64, Vec<String>)>,
+struct Outputs {
+    audit: Option<AuditFile>,
+    clients: Clients,
 }
 
 /// Time between two looks for events while there are some.
@@ -76,9 +62,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Limit on the events of a worker that are read at once.
 const BATCH: usize = 4096;
-
-/// Number of generations of rules whose texts are kept.
-const GENERATIONS: usize = 4;
 
 impl Events {
     /// Allocates the memory for the events of engines that are forked later, with at most `flows` flows, and opens the audit
@@ -99,7 +82,7 @@ impl Events {
             .set_inherited(false)
             .context("cannot withhold memory from child processes")?;
         let audit = audit.map(AuditFile::open).transpose()?;
-        Self::new(setup, flows.saturating_add(256), audit, statistics)
+        Self::new(setup, flows, audit, statistics)
     }
 
     fn new(
@@ -111,17 +94,15 @@ impl Events {
         let doorbell = setup.doorbell().try_clone_to_owned();
         let doorbell = doorbell.context("cannot copy an eventfd")?;
         let mut log = Log {
-            next: 1,
-            flows: OpenFlows::new(flows),
-            rules: RuleTexts::new(statistics),
-            audit,
-            clients: Clients::default(),
-            offset: Duration::ZERO,
-            earliest: monotonic(),
-            latest: 0,
-            line: String::new(),
+            recorder: Recorder::new(flows),
+            statistics,
+            outputs: Outputs {
+                audit,
+                clients: Clients::default(),
+            },
         };
-        log.instance("start");
+        log.follow();
+        log.outputs.write(&log.recorder.start());
         let mut state = State {
             reader: EventReader::new(setup),
             log,
@@ -156,7 +137,7 @@ impl Events {
     /// Returns the time to call [`Self::serve`] without a notification.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let state = self.0.borrow();
-        let retry = state.log.audit.as_ref().and_then(AuditFile::retry_at);
+        let retry = state.log.outputs.audit.as_ref().and_then(AuditFile::retry_at);
         state.next_look.into_iter().chain(retry).min()
     }
 
@@ -164,13 +145,13 @@ impl Events {
     pub(crate) fn serve(&self, now: Instant) -> bool {
         let state = &mut *self.0.borrow_mut();
         state.serve(now);
-        state.log.clients.have_unsent()
+        state.log.outputs.clients.have_unsent()
     }
 
     /// Adds a client, which gets the events from now on; `None` if there are too many.
     pub(crate) fn subscribe(&self, filter: Filter, now: Instant) -> Option<Rc<RefCell<Subscription>>> {
         let state = &mut *self.0.borrow_mut();
-        let subscription = state.log.clients.add(filter)?;
+        let subscription = state.log.outputs.clients.add(filter)?;
         state.switch();
         state.next_look = Some(now);
         Some(subscription)
@@ -179,7 +160,7 @@ impl Events {
     /// Returns the number of write errors of the audit file, and of records that were lost because of them; `None` without an
     /// audit file.
     pub(crate) fn audit_counts(&self) -> Option<[u64; 2]> {
-        self.0.borrow().log.audit.as_ref().map(AuditFile::counts)
+        self.0.borrow().log.outputs.audit.as_ref().map(AuditFile::counts)
     }
 
     /// Writes the records of the engine, which has exited: its last events, and its flows without an end as lost.
@@ -194,10 +175,11 @@ impl Events {
     pub(crate) fn finish(&self, now: Instant) {
         let state = &mut *self.0.borrow_mut();
         state.end_engine(now);
-        state.log.instance("end");
-        if let Some(audit) = &mut state.log.audit {
-            audit.flush(now);
-        }
+        let Log {
+            recorder, outputs, ..
+        } = &mut state.log;
+        outputs.write(&recorder.end());
+        outputs.flush(now);
     }
 }
 
@@ -205,11 +187,11 @@ impl State {
     fn serve(&mut self, now: Instant) {
         self.switch();
         let Self { reader, log, .. } = self;
-        log.set_clock();
-        let before = log.next;
-        let more = reader.read(BATCH, |found| log.take(found, now));
-        log.flush(now);
-        let is_idle = before == log.next && !more;
+        log.follow();
+        let before = log.recorder.next_number();
+        let more = reader.read(BATCH, |found| log.take(&found, now));
+        log.outputs.flush(now);
+        let is_idle = before == log.recorder.next_number() && !more;
         self.next_look = match (self.used, more) {
             (false, _) => None,
             (true, true) => Some(now),
@@ -220,116 +202,53 @@ impl State {
 
     /// Switches the workers' events on while something uses them.
     fn switch(&mut self) {
-        let used = self.log.audit.is_some() || self.log.clients.count() > 0;
+        let outputs = &mut self.log.outputs;
+        let used = outputs.audit.is_some() || outputs.clients.count() > 0;
         if used != self.used {
             self.used = used;
             self.reader.set_used(used);
             // Flows end without a record while events are not used.
-            self.log.flows.clear();
+            self.log.recorder.forget_flows();
         }
     }
 
     fn end_engine(&mut self, now: Instant) {
         let Self { reader, log, .. } = self;
-        log.set_clock();
-        reader.finish(|found| log.take(found, now));
-        for (flow, open) in log.flows.take() {
-            let time = log.offset.saturating_add(Duration::from_nanos(log.latest));
-            let (mut line, number) = (std::mem::take(&mut log.line), log.number());
-            json::lost(&mut line, number, time, flow, &open.ends, open.number);
-            let class = Class {
-                kind: "lost",
-                protocol: Some(open.ends.protocol),
-            };
-            log.write((number, number), class, line);
-            log.flush_if_half_full(now);
-        }
-        log.flush(now);
+        log.follow();
+        reader.finish(|found| log.take(&found, now));
+        let Log {
+            recorder, outputs, ..
+        } = log;
+        recorder.end_flows(|record| {
+            outputs.write(&record);
+            outputs.flush_if_half_full(now);
+        });
+        outputs.flush(now);
     }
 }
 
 impl Log {
-    fn number(&mut self) -> u64 {
-        let number = self.next;
-        self.next = self.next.saturating_add(1);
-        number
-    }
-
-    fn set_clock(&mut self) {
-        self.latest = monotonic();
-        self.offset = json::now().saturating_sub(Duration::from_nanos(self.latest));
-        self.rules.follow();
-    }
-
-    /// Returns the wall-clock time of an event, which is not later than now.
-    fn time(&self, at: u64) -> Duration {
-        let at = at.min(self.latest).max(self.earliest);
-        self.offset.saturating_add(Duration::from_nanos(at))
-    }
-
-    fn take(&mut self, found: Found, now: Instant) {
-        match found {
-            Found::Event(record) => self.event(&record),
-            Found::Lost(count) => {
-                let from = self.next;
-                self.next = self.next.saturating_add(count);
-                let mut line = std::mem::take(&mut self.line);
-                let numbers = (from, self.next.saturating_sub(1).max(from));
-                json::gap(&mut line, json::now(), numbers, "engine");
-                let class = Class {
-                    kind: GAP,
-                    protocol: None,
-                };
-                self.write(numbers, class, line);
-            }
+    /// Reads the clocks, and the present rules if they have changed.
+    fn follow(&mut self) {
+        self.recorder.set_clock();
+        let generation = self.statistics.generation();
+        if self.recorder.rules_generation() != Some(generation) {
+            self.recorder.set_rules(generation, self.statistics.rule_texts());
         }
-        self.flush_if_half_full(now);
     }
 
-    fn event(&mut self, record: &EventRecord) {
-        let event = &record.event;
-        let opened = match (event.flow, event.kind) {
-            (Some(flow), FlowEventKind::Closed { .. }) => self.flows.remove(flow),
-            _ => None,
-        };
-        let number = self.number();
-        if let (Some(flow), FlowEventKind::Opened { .. }) = (event.flow, event.kind) {
-            self.flows.insert(flow, event.ends, number);
-        }
-        let ground = match event.kind {
-            FlowEventKind::Decided { ground }
-            | FlowEventKind::Refused {
-                reason: RefusalReason::Egress(ground),
-            } => Some(ground),
-            _ => None,
-        };
-        let rule = match ground {
-            Some(DecisionGround::Rule(index)) => self.rules.get(record.generation, index),
-            _ => None,
-        };
-        let mut line = std::mem::take(&mut self.line);
-        json::event(&mut line, number, self.time(event.at.0), event, opened, rule);
-        let class = Class {
-            kind: json::kind(&event.kind),
-            protocol: Some(event.ends.protocol),
-        };
-        self.write((number, number), class, line);
+    fn take(&mut self, found: &Found, now: Instant) {
+        self.outputs.write(&self.recorder.take(found));
+        self.outputs.flush_if_half_full(now);
     }
+}
 
-    /// Writes the first or last record.
-    fn instance(&mut self, kind: &'static str) {
-        let (mut line, number) = (std::mem::take(&mut self.line), self.number());
-        json::instance(&mut line, number, json::now(), kind);
-        let class = Class { kind, protocol: None };
-        self.write((number, number), class, line);
-    }
-
-    fn write(&mut self, numbers: (u64, u64), class: Class, line: String) {
+impl Outputs {
+    fn write(&mut self, record: &Record<'_>) {
         if let Some(audit) = &mut self.audit {
-            audit.push(numbers, &line);
+            audit.push(record.numbers, record.line);
         }
-        self.clients.publish(numbers, class, &line);
-        self.line = line;
+        self.clients.publish(record);
     }
 
     fn flush(&mut self, now: Instant) {
@@ -347,49 +266,9 @@ impl Log {
     }
 }
 
-impl RuleTexts {
-    fn new(statistics: Statistics) -> Self {
-        let mut texts = Self {
-            statistics,
-            generations: VecDeque::new(),
-        };
-        texts.follow();
-        texts
-    }
-
-    /// Reads the present rules, if they have changed.
-    fn follow(&mut self) {
-        let generation = self.statistics.generation();
-        if self
-            .generations
-            .back()
-            .is_none_or(|(known, _)| *known != generation)
-        {
-            while self.generations.len() >= GENERATIONS {
-                self.generations.pop_front();
-            }
-            self.generations
-                .push_back((generation, self.statistics.rule_texts()));
-        }
-    }
-
-    fn get(&self, generation: u64, index: u32) -> Option<&str> {
-        let mut generations = self.generations.iter();
-        let (_, rules) = generations.find(|(known, _)| *known == generation)?;
-        rules.get(index as usize).map(String::as_str)
-    }
-}
-
 /// Ignores the signal of a write beyond the limit on file sizes (`RLIMIT_FSIZE`), whose default action ends the process: the
 /// write fails, which is handled like a full disk. Called when the command of the guest has been forked.
 pub(crate) fn ignore_file_size_signal() {
     // SAFETY: no signal handler is replaced or installed.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-}
-
-/// Returns the time of the engine's clock in nanoseconds.
-fn monotonic() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }

@@ -33,7 +33,7 @@ use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 use pontoon_wire::Mac;
 use pontoon_worker::stats::StatsTable;
-use pontoon_worker::{Attachment, DeciderSetup, EngineSetup, TapQueues, Vhost, ledger, pacing};
+use pontoon_worker::{Attachment, DeciderPlace, DeciderSetup, EngineSetup, TapQueues, Vhost, ledger, pacing};
 use rustix::process::Rlimit;
 use tracing::level_filters::LevelFilter;
 
@@ -229,7 +229,9 @@ fn engine_setup(
         set_log_level,
         decider: options.requires_decider().then(|| DeciderSetup {
             deadline: options.decision_deadline(),
-            connected: options.decider_fd.is_some(),
+            decider: DeciderPlace::Program {
+                connected: options.decider_fd.is_some(),
+            },
         }),
         restarted: false,
     })

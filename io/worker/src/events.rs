@@ -24,8 +24,11 @@ use pontoon_engine::flow_events::{FlowEvent, FlowEventKind, FlowEvents, Reported
 use pontoon_sys::inherited;
 use rustix::event::{EventfdFlags, eventfd};
 
+mod json;
+mod open_flows;
 mod reader;
 mod record;
+pub mod recorder;
 pub mod testing;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use pontoon_engine::Config;
+use pontoon_engine::decider::Decider;
 use pontoon_link::vhost_user::VhostUser;
 use pontoon_link::{Link, LinkServer};
 use pontoon_sandbox::{ResourceLimits, Sandbox};
@@ -67,20 +68,32 @@ pub struct EngineSetup {
     pub rules_generation: u64,
     /// Function that sets the level of the process's log.
     pub set_log_level: fn(LevelFilter),
-    /// The decider about new flows, if one is required.
+    /// The decider about new flows, if there is one.
     pub decider: Option<DeciderSetup>,
     /// True if an earlier engine has served the guest: published ports that cannot be taken over are then reported with
     /// the next confirmation, instead of ending the start.
     pub restarted: bool,
 }
 
-/// Requirement that a program decides about new flows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Requirement that a decider is asked about new flows.
+#[derive(Debug)]
 pub struct DeciderSetup {
     /// Time after which a flow without a verdict is denied.
     pub deadline: Duration,
-    /// True if the program is connected.
-    pub connected: bool,
+    /// The decider.
+    pub decider: DeciderPlace,
+}
+
+/// Place of a decider.
+#[derive(Debug)]
+pub enum DeciderPlace {
+    /// A program that the supervisor serves.
+    Program {
+        /// True if the program is connected.
+        connected: bool,
+    },
+    /// This process, with one value for each worker. Flows of further workers are denied.
+    Process(Vec<Box<dyn Decider>>),
 }
 
 impl EngineSetup {
@@ -100,7 +113,7 @@ impl EngineSetup {
             events: self.events.take(),
             rules_generation: self.rules_generation,
             set_log_level: self.set_log_level,
-            decider: self.decider,
+            decider: self.decider.take(),
             restarted: self.restarted,
         }
     }

@@ -30,7 +30,7 @@ mod reports;
 mod steps;
 mod updates;
 
-pub(crate) use decide::ChannelDecider;
+pub(crate) use decide::{ChannelDecider, decider};
 pub(crate) use reports::Tally;
 pub(crate) use steps::PendingInput;
 
@@ -70,7 +70,7 @@ pub(crate) struct Worker<L> {
     pub(crate) capture_control: Arc<CaptureControl>,
     /// Queue for copies of frames, from the next turn on; `None` if frames are not captured.
     pub(crate) capture_queue: Option<Arc<CaptureQueue>>,
-    /// The decider of the engine, if one is required.
+    /// The decider of the engine, if a program decides.
     pub(crate) decider: Option<ChannelDecider>,
     /// Parts of the list of the host's addresses that were received so far, if the list does not fit into one message.
     pub(crate) gathered: OwnedParts,

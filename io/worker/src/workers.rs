@@ -24,7 +24,7 @@ use crate::mesh::{self, WorkerHandle};
 use crate::messages::{EngineChannel, OwnedParts, PortError};
 use crate::pacing::Pacer;
 use crate::stats::WorkerHistograms;
-use crate::worker::{self, ChannelDecider, LoopEnd, PendingInput, Tally, Worker};
+use crate::worker::{self, LoopEnd, PendingInput, Tally, Worker};
 
 /// Builds a worker for each of `links`, which all belong to one guest.
 pub(crate) fn build<L: Link>(
@@ -111,11 +111,10 @@ pub(crate) fn build<L: Link>(
             &mut worker.host,
             worker::now(),
         );
-        if let Some(required) = &setup.decider {
-            let decider = ChannelDecider::new(required.connected);
-            let shared = Box::new(decider.clone());
-            worker.engine.set_decider(shared, required.deadline);
-            worker.decider = Some(decider);
+        if let Some(required) = &mut setup.decider {
+            let (decider, channel) = worker::decider(&mut required.decider);
+            worker.engine.set_decider(decider, required.deadline);
+            worker.decider = channel;
         }
         worker.engine.keep_ledger(Box::new(ledger));
         connect(&mut worker, setup.restarted)?;

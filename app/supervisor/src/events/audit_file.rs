@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use pontoon_process::error::Error;
 use pontoon_process::file;
+use pontoon_worker::events::recorder;
 
-use super::json;
 use crate::audit::Audit;
 
 /// File that is open for appending.
@@ -143,8 +143,7 @@ impl<F: Append> AuditFile<F> {
         if self.unwritten.len() <= most
             && let Some((from, to)) = self.missing.take()
         {
-            let mut line = String::new();
-            json::gap(&mut line, json::now(), (from, to), "file");
+            let line = recorder::gap((from, to), "file");
             self.unwritten.extend_from_slice(line.as_bytes());
         }
     }

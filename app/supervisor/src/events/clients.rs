@@ -4,8 +4,7 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
 use pontoon_engine::egress::EgressProtocol;
-
-use super::json;
+use pontoon_worker::events::recorder::{GAP, Record, gap};
 
 /// Clients that read events.
 #[derive(Debug, Default)]
@@ -27,14 +26,6 @@ pub(crate) struct Filter {
     pub(crate) types: Vec<&'static str>,
     /// Protocols of flows; all if it is empty.
     pub(crate) protocols: Vec<EgressProtocol>,
-}
-
-/// Properties of a record that a filter compares.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Class {
-    pub(super) kind: &'static str,
-    /// `None` for records about no flow, which only the type selects.
-    pub(super) protocol: Option<EgressProtocol>,
 }
 
 /// Types of events by which a client may select.
@@ -68,10 +59,10 @@ impl Clients {
         self.0.len()
     }
 
-    /// Adds the records `from` to `to`, which one line describes, to the buffers of the clients that select it.
-    pub(super) fn publish(&self, numbers: (u64, u64), class: Class, line: &str) {
+    /// Adds a record to the buffers of the clients that select it.
+    pub(super) fn publish(&self, record: &Record<'_>) {
         for client in self.0.iter().filter_map(Weak::upgrade) {
-            client.borrow_mut().push(numbers, class, line);
+            client.borrow_mut().push(record);
         }
     }
 
@@ -83,39 +74,36 @@ impl Clients {
 }
 
 impl Filter {
-    fn selects(&self, class: Class) -> bool {
-        if class.kind == GAP {
+    /// Returns true if the client gets the record. A record about no flow is selected by its type only.
+    fn selects(&self, record: &Record<'_>) -> bool {
+        if record.kind == GAP {
             return true;
         }
-        let of_type = self.types.is_empty() || self.types.contains(&class.kind);
+        let of_type = self.types.is_empty() || self.types.contains(&record.kind);
         let of_protocol = |protocol| self.protocols.is_empty() || self.protocols.contains(&protocol);
-        of_type && class.protocol.is_none_or(of_protocol)
+        of_type && record.protocol.is_none_or(of_protocol)
     }
 }
 
-/// Type of the record about missing records, which every client gets.
-pub(super) const GAP: &str = "gap";
-
 impl Subscription {
-    fn push(&mut self, (from, to): (u64, u64), class: Class, line: &str) {
-        if !self.filter.selects(class) {
+    fn push(&mut self, record: &Record<'_>) {
+        if !self.filter.selects(record) {
             return;
         }
-        if self.missing.is_some() || self.unsent.len() + line.len() > BUFFER {
+        let (from, to) = record.numbers;
+        if self.missing.is_some() || self.unsent.len() + record.line.len() > BUFFER {
             let first = self.missing.map_or(from, |(first, _)| first);
             self.missing = Some((first, to));
             return;
         }
-        self.unsent.extend_from_slice(line.as_bytes());
+        self.unsent.extend_from_slice(record.line.as_bytes());
     }
 
     /// Moves the events that wait to `part`, and a record about missing ones behind them.
     pub(crate) fn take(&mut self, part: &mut Vec<u8>) {
         part.append(&mut self.unsent);
         if let Some(missing) = self.missing.take() {
-            let mut line = String::new();
-            json::gap(&mut line, json::now(), missing, "client");
-            part.extend_from_slice(line.as_bytes());
+            part.extend_from_slice(gap(missing, "client").as_bytes());
         }
     }
 }
@@ -124,10 +112,18 @@ impl Subscription {
 mod tests {
     use super::*;
 
-    fn class(kind: &'static str, protocol: EgressProtocol) -> Class {
-        Class {
+    fn record<'a>(
+        number: u64,
+        kind: &'static str,
+        protocol: Option<EgressProtocol>,
+        line: &'a str,
+    ) -> Record<'a> {
+        Record {
+            numbers: (number, number),
             kind,
-            protocol: Some(protocol),
+            protocol,
+            event: None,
+            line,
         }
     }
 
@@ -143,7 +139,7 @@ mod tests {
         let [slow, quick] = [0; 2].map(|_| clients.add(Filter::default()).unwrap());
         let line = format!("{}\n", "x".repeat(999));
         for number in 1..=300 {
-            clients.publish((number, number), class("opened", EgressProtocol::Tcp), &line);
+            clients.publish(&record(number, "opened", Some(EgressProtocol::Tcp), &line));
             assert_eq!(taken(&quick).len(), 1000);
         }
         let slow = taken(&slow);
@@ -167,20 +163,14 @@ mod tests {
             protocols: vec![EgressProtocol::Udp],
         };
         let client = clients.add(filter).unwrap();
-        for class in [
-            class("closed", EgressProtocol::Udp),
-            class("closed", EgressProtocol::Tcp),
-            class("opened", EgressProtocol::Udp),
-            Class {
-                kind: "start",
-                protocol: None,
-            },
-            Class {
-                kind: GAP,
-                protocol: None,
-            },
+        for (kind, protocol) in [
+            ("closed", Some(EgressProtocol::Udp)),
+            ("closed", Some(EgressProtocol::Tcp)),
+            ("opened", Some(EgressProtocol::Udp)),
+            ("start", None),
+            (GAP, None),
         ] {
-            clients.publish((1, 1), class, &format!("{}\n", class.kind));
+            clients.publish(&record(1, kind, protocol, &format!("{kind}\n")));
         }
         assert_eq!(taken(&client), "closed\nstart\ngap\n");
     }

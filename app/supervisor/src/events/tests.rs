@@ -3,10 +3,13 @@
 use std::fs;
 use std::path::PathBuf;
 
-use pontoon_engine::egress::EgressProtocol;
+use pontoon_engine::egress::{DecisionGround, EgressProtocol};
 use pontoon_engine::flow_dump::Traffic;
-use pontoon_engine::flow_events::{CloseReason, FlowEnds, FlowEvent, FlowEvents as _};
+use pontoon_engine::flow_events::{
+    CloseReason, FlowEnds, FlowEvent, FlowEventKind, FlowEvents as _, RefusalReason,
+};
 use pontoon_engine::{FlowId, Instant as EngineTime, Kind, WorkerId};
+use pontoon_worker::events::recorder::monotonic;
 use pontoon_worker::events::{SPARE, testing};
 use pontoon_worker::stats::StatsTable;
 use serde_json::Value;
@@ -304,9 +307,9 @@ fn without_audit_file_events_are_used_while_there_is_a_client() {
     drop(client);
     assert!(!fixture.events.serve(fixture.now));
     fixture.report(0, 1, OPENED);
-    let next = fixture.events.0.borrow().log.next;
+    let next = fixture.events.0.borrow().log.recorder.next_number();
     fixture.serve();
-    assert_eq!(fixture.events.0.borrow().log.next, next);
+    assert_eq!(fixture.events.0.borrow().log.recorder.next_number(), next);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use pontoon_link::Link;
 use tracing::debug;
 
 use super::Worker;
+use crate::DeciderPlace;
 use crate::messages::{DecisionRequest, DecisionVerdict, Report, VerdictKind};
 
 /// Decider of a worker's engine: adds each request to a queue, from which the worker sends it at the end of its turn. Copies
@@ -52,6 +53,21 @@ impl Decider for ChannelDecider {
         let mut requests = requests.unwrap_or_else(PoisonError::into_inner);
         requests.push(request.into());
         Answer::Later
+    }
+}
+
+/// Returns the decider of a worker's engine, and the worker's copy if a program decides.
+pub(crate) fn decider(place: &mut DeciderPlace) -> (Box<dyn Decider>, Option<ChannelDecider>) {
+    match place {
+        DeciderPlace::Program { connected } => {
+            let decider = ChannelDecider::new(*connected);
+            (Box::new(decider.clone()), Some(decider))
+        }
+        DeciderPlace::Process(deciders) => {
+            // A program that is not connected denies all flows.
+            let absent = || Box::new(ChannelDecider::default()) as Box<dyn Decider>;
+            (deciders.pop().unwrap_or_else(absent), None)
+        }
     }
 }
 

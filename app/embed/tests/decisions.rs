@@ -1,0 +1,289 @@
+//! Tests of a decider and of a receiver of events in this process.
+
+// A test panics on an error.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use pontoon_embed::engine::decider::{Answer, Decider, DecisionToken, Denial, FlowRequest, Verdict};
+use pontoon_embed::engine::flow_events::FlowEventKind;
+use pontoon_embed::{Attachment, Network, NetworkOptions, Pacing, Source};
+use pontoon_wire::checksum::Sum;
+use serde_json::Value;
+
+const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+/// Address of a server that does not exist (RFC 5737).
+const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// Flags of TCP.
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+/// Deadline of verdicts that do not arrive: no test waits for it.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Time after which a test fails.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Guest behind a stream socket, and its network.
+struct Guest {
+    link: UnixStream,
+    network: Network,
+}
+
+impl Guest {
+    fn new(mut options: NetworkOptions) -> Self {
+        let (link, ours) = UnixStream::pair().unwrap();
+        link.set_read_timeout(Some(PATIENCE)).unwrap();
+        options.pacing = Pacing::Event;
+        let ours = Attachment::Stream(Source::Connected(OwnedFd::from(ours)));
+        let network = Network::attach(options, ours).unwrap();
+        Self { link, network }
+    }
+
+    /// Sends a segment that opens a connection from port `from` to `port` of the server.
+    fn connect(&mut self, from: u16, port: u16) {
+        self.link.write_all(&syn(from, port)).unwrap();
+    }
+
+    /// Receives frames up to the next TCP segment; returns the guest's port and the flags.
+    fn segment(&mut self) -> (u16, u8) {
+        loop {
+            let mut len = [0; 4];
+            self.link.read_exact(&mut len).unwrap();
+            let mut frame = vec![0; u32::from_be_bytes(len) as usize];
+            self.link.read_exact(&mut frame).unwrap();
+            if frame[12..14] == [8, 0] && frame[23] == 6 {
+                return (u16::from_be_bytes([frame[36], frame[37]]), frame[47]);
+            }
+        }
+    }
+}
+
+/// Returns a frame with a SYN (RFC 9293), preceded by its length.
+fn syn(from: u16, port: u16) -> Vec<u8> {
+    let mut tcp = Vec::new();
+    tcp.extend(from.to_be_bytes());
+    tcp.extend(port.to_be_bytes());
+    tcp.extend([0, 0, 0, 1, 0, 0, 0, 0, 5 << 4, SYN, 0xff, 0xff, 0, 0, 0, 0]);
+    let ends = [GUEST, SERVER].map(IpAddr::V4);
+    let sum = Sum::pseudo(ends[0], ends[1], 6, tcp.len()).add(&tcp).finish();
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    let mut ip = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0];
+    ip.extend(GUEST.octets());
+    ip.extend(SERVER.octets());
+    let sum = Sum::new().add(&ip).finish();
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let mut frame = vec![0, 0, 0, 54];
+    frame.extend(pontoon_embed::engine::config::OUR_MAC.0);
+    frame.extend([2, 0, 0, 0, 0, 1, 8, 0]);
+    frame.extend(ip);
+    frame.extend(tcp);
+    frame
+}
+
+/// Decider that denies port 1, redirects port 2, and answers later about others.
+#[derive(Clone, Debug)]
+struct ByPort {
+    to: SocketAddr,
+    later: mpsc::Sender<FlowRequest>,
+}
+
+impl Decider for ByPort {
+    fn decide(&mut self, request: &FlowRequest) -> Answer {
+        match request.remote.port() {
+            1 => Answer::Now(Verdict::Deny(Denial::Reset)),
+            2 => Answer::Now(Verdict::Redirect(self.to)),
+            _ => {
+                self.later.send(request.clone()).unwrap();
+                Answer::Later
+            }
+        }
+    }
+}
+
+/// Records that a callback has received.
+type Records = Arc<Mutex<Vec<Value>>>;
+
+/// Returns options with a receiver of events, which calls `wait` before it takes a record, and the records.
+fn recording(options: NetworkOptions, wait: impl Fn() + Send + 'static) -> (NetworkOptions, Records) {
+    let records = Records::default();
+    let received = Arc::clone(&records);
+    let options = options.with_events(move |record| {
+        wait();
+        let value: Value = serde_json::from_str(record.line).unwrap();
+        assert_eq!(value["type"], record.kind);
+        if let Some(event) = record.event {
+            assert_eq!(event.ends.guest.to_string(), value["guest"].as_str().unwrap());
+            let is_closed = matches!(event.kind, FlowEventKind::Closed { .. });
+            assert_eq!(is_closed, record.kind == "closed");
+        }
+        received.lock().unwrap().push(value);
+    });
+    (options, records)
+}
+
+/// Checks that the records have all numbers from 1 on but for those that gaps name; returns the types.
+#[track_caller]
+fn types(records: &[Value]) -> Vec<&str> {
+    let mut next = 1;
+    for record in records {
+        assert_eq!(record["v"], 1, "{record}");
+        if record["type"] == "gap" {
+            assert_eq!(record["from"], next, "{record}");
+            next = record["to"].as_u64().unwrap() + 1;
+        } else {
+            assert_eq!(record["n"], next, "{record}");
+            next += 1;
+        }
+    }
+    records
+        .iter()
+        .map(|record| record["type"].as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn decider_decides_at_once_and_later_and_each_flow_has_records() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let to = listener.local_addr().unwrap();
+    let (later, requests) = mpsc::channel();
+    let options = NetworkOptions::default().with_decider(ByPort { to, later }, DEADLINE);
+    let (options, records) = recording(options, || ());
+    let mut guest = Guest::new(options);
+
+    guest.connect(1001, 1);
+    assert_eq!(guest.segment(), (1001, RST | ACK));
+    guest.connect(1002, 2);
+    assert_eq!(guest.segment(), (1002, SYN | ACK));
+    let _first = listener.accept().unwrap();
+
+    let mut asked = |guest: &mut Guest, from, port| {
+        guest.connect(from, port);
+        requests.recv_timeout(PATIENCE).unwrap()
+    };
+    let request = asked(&mut guest, 1003, 3);
+    assert_eq!(request.guest, SocketAddr::from((GUEST, 1003)));
+    assert_eq!(request.remote, SocketAddr::from((SERVER, 3)));
+    let wrong = guest.network.decide(request.token, Verdict::RedirectToStream);
+    assert_eq!(wrong.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    let unknown = DecisionToken(request.token.0 ^ 1);
+    guest.network.decide(unknown, Verdict::Allow).unwrap();
+    guest
+        .network
+        .decide(request.token, Verdict::Redirect(to))
+        .unwrap();
+    assert_eq!(guest.segment(), (1003, SYN | ACK));
+
+    let request = asked(&mut guest, 1004, 4);
+    let (stream, mut server) = UnixStream::pair().unwrap();
+    guest
+        .network
+        .redirect_to_stream(request.token, stream.into())
+        .unwrap();
+    assert_eq!(guest.segment(), (1004, SYN | ACK));
+
+    let request = asked(&mut guest, 1005, 5);
+    let denial = Verdict::Deny(Denial::Reset);
+    guest.network.decide(request.token, denial).unwrap();
+    assert_eq!(guest.segment(), (1005, RST | ACK));
+
+    let Guest { link, network } = guest;
+    network.stop().unwrap();
+    drop(link);
+    // The connection is closed with the engine.
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(matches!(server.read(&mut [0]), Ok(0) | Err(_)));
+    let records = std::mem::take(&mut *records.lock().unwrap());
+    let flow = ["opened", "decided"];
+    let expected = [
+        &["start", "refused"][..],
+        &flow,
+        &flow,
+        &flow,
+        &["refused"],
+        &["closed"; 3],
+        &["end"],
+    ];
+    assert_eq!(types(&records), expected.concat(), "{records:?}");
+    let reasons: Vec<_> = records.iter().filter_map(|it| it["reason"].as_str()).collect();
+    assert_eq!(reasons, ["decider", "decider", "ended", "ended", "ended"]);
+    assert_eq!(records[3]["decision"], "redirect");
+}
+
+/// Decider that denies all flows.
+#[derive(Clone, Debug)]
+struct Silent;
+
+impl Decider for Silent {
+    fn decide(&mut self, _: &FlowRequest) -> Answer {
+        Answer::Now(Verdict::Deny(Denial::Drop))
+    }
+}
+
+/// A function that does not return delays no packet, and the records for which there is no room have a gap.
+#[test]
+fn records_that_do_not_fit_are_named_by_a_gap() {
+    /// More than the memory has room for.
+    const FLOWS: u64 = 20_000;
+    let options = NetworkOptions::default().with_decider(Silent, DEADLINE);
+    let gate = Arc::new((Mutex::new(false), Condvar::new()));
+    let passed = Arc::clone(&gate);
+    let (options, records) = recording(options, move || {
+        let open = passed.0.lock().unwrap();
+        drop(passed.1.wait_while(open, |open| !*open).unwrap());
+    });
+    let mut guest = Guest::new(options);
+    for number in 0..FLOWS {
+        let port = u16::try_from(number % 50_000 + 1).unwrap();
+        guest.connect(port, 1);
+    }
+    // All segments are handled although no record was taken.
+    let deadline = Instant::now() + PATIENCE;
+    while !guest
+        .network
+        .stats()
+        .unwrap()
+        .counters
+        .contains(&("decisions_denied", FLOWS))
+    {
+        assert!(Instant::now() < deadline, "{:?}", guest.network.stats());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    *gate.0.lock().unwrap() = true;
+    gate.1.notify_all();
+    guest.network.stop().unwrap();
+    let records = std::mem::take(&mut *records.lock().unwrap());
+    let types = types(&records);
+    assert_eq!((types[0], types.last()), ("start", Some(&"end")));
+    let gaps: Vec<_> = records.iter().filter(|record| record["type"] == "gap").collect();
+    assert!(!gaps.is_empty(), "all records had room");
+    assert!(gaps.iter().all(|gap| gap["reason"] == "engine"), "{gaps:?}");
+    let last = records.last().unwrap()["n"].as_u64();
+    assert_eq!(last, Some(FLOWS + 2), "each event has a number");
+}
+
+/// Memory for events is used again, and contains nothing of the earlier network.
+#[test]
+fn networks_one_after_the_other_have_records_of_their_own() {
+    for _ in 0..3 {
+        let options = NetworkOptions::default().with_decider(Silent, DEADLINE);
+        let (options, records) = recording(options, || ());
+        let mut guest = Guest::new(options);
+        guest.connect(1001, 1);
+        let deadline = Instant::now() + PATIENCE;
+        while records.lock().unwrap().len() < 2 {
+            assert!(Instant::now() < deadline, "{records:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        guest.network.stop().unwrap();
+        let records = std::mem::take(&mut *records.lock().unwrap());
+        assert_eq!(types(&records), ["start", "refused", "end"]);
+    }
+}

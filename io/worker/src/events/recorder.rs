@@ -1,0 +1,231 @@
+//! Numbers of events, and their records: lines of JSON (docs/events.md).
+//!
+//! Records are numbered without gaps: numbers of events that the workers have lost are skipped, and named by a record.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use pontoon_engine::egress::{DecisionGround, EgressProtocol};
+use pontoon_engine::flow_events::{FlowEvent, FlowEventKind, RefusalReason};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::json;
+use super::open_flows::OpenFlows;
+use super::reader::Found;
+use super::record::EventRecord;
+
+/// Numbers the events of all workers, and writes their records.
+#[derive(Debug)]
+pub struct Recorder {
+    /// Number of the next record.
+    next: u64,
+    flows: OpenFlows,
+    rules: RuleTexts,
+    /// Difference between the wall clock and the clock of the engine, and the range of times of events.
+    offset: Duration,
+    earliest: u64,
+    latest: u64,
+    line: String,
+}
+
+/// Record of an event, of lost events, or of the beginning or end of an instance.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Numbers of the first and the last event that the record is about; they differ only for lost events.
+    pub numbers: (u64, u64),
+    /// Type of the record: the field `type`.
+    pub kind: &'static str,
+    /// Protocol of the flow; `None` for records about no flow.
+    pub protocol: Option<EgressProtocol>,
+    /// The event; `None` for `start`, `end`, `lost` and `gap`.
+    pub event: Option<FlowEvent>,
+    /// The line of JSON, with its line feed.
+    pub line: &'a str,
+}
+
+/// Texts of the egress rules, for the latest generations.
+#[derive(Debug, Default)]
+struct RuleTexts(VecDeque<(u64, Vec<String>)>);
+
+/// Type of the record about lost events.
+pub const GAP: &str = "gap";
+
+/// Number of generations of rules whose texts are kept.
+const GENERATIONS: usize = 4;
+
+impl Recorder {
+    /// Creates a recorder for engines with at most `flows` flows.
+    #[must_use]
+    pub fn new(flows: u32) -> Self {
+        let mut recorder = Self {
+            next: 1,
+            // Workers that open flows at the same time may each exceed the limit by one.
+            flows: OpenFlows::new(flows.saturating_add(256)),
+            rules: RuleTexts::default(),
+            offset: Duration::ZERO,
+            earliest: monotonic(),
+            latest: 0,
+            line: String::new(),
+        };
+        recorder.set_clock();
+        recorder
+    }
+
+    /// Returns the number of the next record.
+    #[must_use]
+    pub fn next_number(&self) -> u64 {
+        self.next
+    }
+
+    /// Reads the clocks, to which the times of the next records refer.
+    pub fn set_clock(&mut self) {
+        self.latest = monotonic();
+        self.offset = json::now().saturating_sub(Duration::from_nanos(self.latest));
+    }
+
+    /// Returns the latest generation of the egress rules whose texts are known.
+    #[must_use]
+    pub fn rules_generation(&self) -> Option<u64> {
+        self.rules.0.back().map(|(known, _)| *known)
+    }
+
+    /// Sets the texts of the egress rules of a generation.
+    pub fn set_rules(&mut self, generation: u64, rules: Vec<String>) {
+        while self.rules.0.len() >= GENERATIONS {
+            self.rules.0.pop_front();
+        }
+        self.rules.0.push_back((generation, rules));
+    }
+
+    /// Returns the record of what the reader has found.
+    pub fn take(&mut self, found: &Found) -> Record<'_> {
+        match found {
+            Found::Event(record) => self.event(record),
+            Found::Lost(count) => {
+                let from = self.next;
+                self.next = self.next.saturating_add(*count);
+                let numbers = (from, self.next.saturating_sub(1).max(from));
+                json::gap(&mut self.line, json::now(), numbers, "engine");
+                Record {
+                    numbers,
+                    kind: GAP,
+                    protocol: None,
+                    event: None,
+                    line: &self.line,
+                }
+            }
+        }
+    }
+
+    /// Passes a record of the kind `lost` to `take` for each flow that has an opening record and no closing one, because the
+    /// engine has exited.
+    pub fn end_flows(&mut self, mut take: impl FnMut(Record<'_>)) {
+        for (flow, open) in self.flows.take() {
+            let time = self.offset.saturating_add(Duration::from_nanos(self.latest));
+            let number = self.number();
+            json::lost(&mut self.line, number, time, flow, &open.ends, open.number);
+            take(Record {
+                numbers: (number, number),
+                kind: "lost",
+                protocol: Some(open.ends.protocol),
+                event: None,
+                line: &self.line,
+            });
+        }
+    }
+
+    /// Forgets the flows that have an opening record, because events are not used any more.
+    pub fn forget_flows(&mut self) {
+        self.flows.clear();
+    }
+
+    /// Returns the first record of an instance.
+    pub fn start(&mut self) -> Record<'_> {
+        self.instance("start")
+    }
+
+    /// Returns the last record of an instance.
+    pub fn end(&mut self) -> Record<'_> {
+        self.instance("end")
+    }
+
+    fn instance(&mut self, kind: &'static str) -> Record<'_> {
+        let number = self.number();
+        json::instance(&mut self.line, number, json::now(), kind);
+        Record {
+            numbers: (number, number),
+            kind,
+            protocol: None,
+            event: None,
+            line: &self.line,
+        }
+    }
+
+    fn event(&mut self, record: &EventRecord) -> Record<'_> {
+        let event = &record.event;
+        let opened = match (event.flow, event.kind) {
+            (Some(flow), FlowEventKind::Closed { .. }) => self.flows.remove(flow),
+            _ => None,
+        };
+        let number = self.number();
+        if let (Some(flow), FlowEventKind::Opened { .. }) = (event.flow, event.kind) {
+            self.flows.insert(flow, event.ends, number);
+        }
+        let ground = match event.kind {
+            FlowEventKind::Decided { ground }
+            | FlowEventKind::Refused {
+                reason: RefusalReason::Egress(ground),
+            } => Some(ground),
+            _ => None,
+        };
+        let rule = match ground {
+            Some(DecisionGround::Rule(index)) => self.rules.get(record.generation, index),
+            _ => None,
+        };
+        let time = self.time(event.at.0);
+        json::event(&mut self.line, number, time, event, opened, rule);
+        Record {
+            numbers: (number, number),
+            kind: json::kind(&event.kind),
+            protocol: Some(event.ends.protocol),
+            event: Some(*event),
+            line: &self.line,
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        let number = self.next;
+        self.next = self.next.saturating_add(1);
+        number
+    }
+
+    /// Returns the wall-clock time of an event, which is not later than now.
+    fn time(&self, at: u64) -> Duration {
+        let at = at.min(self.latest).max(self.earliest);
+        self.offset.saturating_add(Duration::from_nanos(at))
+    }
+}
+
+impl RuleTexts {
+    fn get(&self, generation: u64, index: u32) -> Option<&str> {
+        let mut generations = self.0.iter();
+        let (_, rules) = generations.find(|(known, _)| *known == generation)?;
+        rules.get(index as usize).map(String::as_str)
+    }
+}
+
+/// Returns the record of the records `numbers`, the first and the last one, which a reader of records does not get.
+#[must_use]
+pub fn gap(numbers: (u64, u64), reason: &str) -> String {
+    let mut line = String::new();
+    json::gap(&mut line, json::now(), numbers, reason);
+    line
+}
+
+/// Returns the time of the engine's clock in nanoseconds.
+#[must_use]
+pub fn monotonic() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
