@@ -134,6 +134,18 @@ pub(crate) fn all() -> Vec<Case> {
         case
     });
     all.extend(shared);
+    // What decides about flows and records them, once more with two workers.
+    let in_run = |case: &Case| !case.name.contains(".vm.");
+    let two = [decider::cases, events::cases]
+        .iter()
+        .flat_map(|cases| cases())
+        .filter(in_run)
+        .map(|mut case| {
+            case.name = format!("two-workers.{}", case.name);
+            case.options = workers::TWO.to_vec();
+            case
+        });
+    all.extend(two);
     // What has flows, once more by vhost-net, where that is.
     let topics = [
         dns::cases,

@@ -1,7 +1,10 @@
 //! Cases about the decider: the Python program of docs/decider.md decides about the flows of a guest.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{SocketAddr, UdpSocket};
+mod redirected;
+mod vm;
+
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -37,15 +40,15 @@ pub(super) fn cases() -> Vec<Case> {
         Case::both("decider.clients", 60, clients),
     ];
     let others = [
-        Case::new("decider.redirect-to-http-servers", 60, redirects),
-        Case::new("decider.redirected-bytes-are-intact", 120, bytes),
-        Case::new("decider.redirected-closes-and-resets", 60, closes),
         Case::new("decider.absent-hanging-or-killed", 60, absent),
+        Case::new("decider.engine-killed", 60, engine_killed),
         Case::new("decider.descriptor", 60, descriptor),
     ];
     both.into_iter()
         .flatten()
         .chain(others)
+        .chain(redirected::cases())
+        .chain(vm::cases())
         .map(Case::pontoon_only)
         .collect()
 }
@@ -218,101 +221,6 @@ fn answers(at: SocketAddr) -> Result<bool> {
     Ok(socket.recv(&mut [0; 64]).is_ok())
 }
 
-/// The peers of redirected connections, and their clients in the guest.
-const PEER: &str = include_str!("decider/peer.py");
-
-/// Function of the decider that redirects port 7001 to TCP and port 7002 to a Unix socket, and denies nothing.
-const REDIRECT: &str = "\
-to = {'7001': '127.0.0.1:3128', '7002': 'unix:/run/proxy'}.get(flow['remote'].rsplit(':', 1)[1])
-return {'verdict': 'redirect', 'to': to} if to else {'verdict': 'allow'}";
-
-/// A guest whose ports 7001 and 7002 of the far end lead to servers on the host.
-struct Redirected<'a> {
-    scene: Scene<'a>,
-    _decider: Decider,
-    peers: Child,
-}
-
-impl<'a> Redirected<'a> {
-    fn new(context: &'a Context) -> Result<Self> {
-        let scene = Scene::new(context, Family::V4, &[])?;
-        std::fs::write("/run/peer.py", PEER)?;
-        let mut peers = Command::new("python3")
-            .args(["/run/peer.py", "serve", "3128", "/run/proxy", "/run/ends"])
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let out = peers.stdout.as_mut().context("a pipe")?;
-        let mut line = String::new();
-        BufReader::new(out).read_line(&mut line)?;
-        ensure!(line == "listening\n", "the peers print {line:?}");
-        Ok(Self {
-            scene,
-            _decider: Decider::start(REDIRECT)?,
-            peers,
-        })
-    }
-
-    /// Runs the client `mode` in the guest, to port `port` of the far end.
-    fn client(&mut self, mode: &str, port: u16) -> Result<()> {
-        let line = format!("python3 /run/peer.py {mode} {} {port}", self.scene.server.ip());
-        let got = self.scene.guest.ask(&line)?;
-        expect(&got, "ok").with_context(|| format!("{mode} to port {port}"))
-    }
-
-    /// Waits until a peer has noted how its connection ended.
-    fn ended(&self, how: &[&str]) -> Result<()> {
-        let noted = || std::fs::read_to_string("/run/ends").unwrap_or_default();
-        let is_noted = || Ok(how.iter().any(|how| noted().contains(how)));
-        process::wait_until(
-            &format!("a peer notes {how:?}"),
-            Duration::from_secs(10),
-            is_noted,
-        )?;
-        Ok(())
-    }
-}
-
-impl Drop for Redirected<'_> {
-    fn drop(&mut self) {
-        let _ = self.peers.kill();
-        let _ = self.peers.wait();
-    }
-}
-
-fn redirects(context: &Context) -> Result<()> {
-    let mut redirected = Redirected::new(context)?;
-    let ip = redirected.scene.server.ip();
-    for (port, body) in [(7001, "from 3128"), (7002, "from /run/proxy")] {
-        let line = format!("curl -s -m 10 http://{ip}:{port}/; echo");
-        expect(&redirected.scene.guest.ask(&line)?, body)?;
-    }
-    // Other flows are not redirected.
-    ensure!(redirected.scene.connects()?.0, "the far end is not reached");
-    Ok(())
-}
-
-fn bytes(context: &Context) -> Result<()> {
-    let mut redirected = Redirected::new(context)?;
-    for port in [7001, 7002] {
-        redirected.client("swap", port)?;
-    }
-    Ok(())
-}
-
-fn closes(context: &Context) -> Result<()> {
-    let mut redirected = Redirected::new(context)?;
-    // The close of a Unix socket with unread data is an error for its peer, too.
-    let unix = ["/run/proxy: end", "/run/proxy: reset"];
-    for (port, reset) in [(7001, &["3128: reset"][..]), (7002, &unix)] {
-        redirected.client("half-theirs", port)?;
-        redirected.client("reset-theirs", port)?;
-        redirected.client("reset-ours", port)?;
-        redirected.ended(reset)?;
-    }
-    redirected.ended(&["3128: after"])?;
-    redirected.ended(&["/run/proxy: after"])
-}
-
 /// Tests a decider that is not there, that does not answer, and that is killed: new flows are denied at once, at the
 /// deadline, and at once; other flows continue.
 fn absent(context: &Context) -> Result<()> {
@@ -363,6 +271,103 @@ fn absent(context: &Context) -> Result<()> {
     let _decider = Decider::start("return {'verdict': 'allow'}")?;
     ensure!(scene.connects()?.0, "the next decider is not asked");
     Ok(())
+}
+
+/// Client of the socket that reads requests for decisions.
+struct RequestStream(BufReader<UnixStream>);
+
+impl RequestStream {
+    /// Connects, and waits until the engine knows of this decider.
+    fn connect() -> Result<Self> {
+        let mut stream = UnixStream::connect(SOCKET)?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        stream.write_all(b"GET /v1/decisions HTTP/1.1\r\n\r\n")?;
+        let mut stream = Self(BufReader::new(stream));
+        while !stream.line()?.is_empty() {}
+        expect(&stream.line()?, r#"{"connected":true}"#)?;
+        Ok(stream)
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        ensure!(
+            self.0.read_line(&mut line)? > 0,
+            "the stream of requests has ended"
+        );
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// Returns the next request about a flow in this direction.
+    fn request(&mut self, direction: &str) -> Result<Value> {
+        loop {
+            let request: Value = serde_json::from_str(&self.line()?)?;
+            if request["direction"] == direction {
+                return Ok(request);
+            }
+        }
+    }
+}
+
+/// Sends the verdict to allow a flow; returns the status.
+fn allow(request: &Value) -> Result<String> {
+    let url = format!("http://pontoon/v1/decisions/{}", request["token"]);
+    let verdict = r#"{"verdict":"allow"}"#;
+    let output = [
+        "-sS",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+        "--unix-socket",
+        SOCKET,
+    ];
+    process::output(Command::new("curl").args(output).args(["-d", verdict, &url]))
+}
+
+/// Tests a kill of the engine while decisions are pending: a client of a published port is disconnected, the connection of the
+/// guest is asked about again when the guest repeats its SYN, and verdicts for the earlier requests are refused.
+fn engine_killed(context: &Context) -> Result<()> {
+    let options = ["--decision-deadline", "60s", "-p", "8080:80"];
+    let mut scene = Scene::new(context, Family::V4, &options)?;
+    let mut requests = RequestStream::connect()?;
+    let connect = format!(
+        "$E2E guest tcp {} peer >/dev/null 2>&1 && echo reached || echo refused",
+        scene.server
+    );
+    scene.guest.send_line(&connect)?;
+    let first = requests.request("out")?;
+    let mut client = TcpStream::connect("127.0.0.1:8080")?;
+    client.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let published = requests.request("in")?;
+
+    let engine = context.program.engine()?;
+    engine.signal(Signal::KILL)?;
+    process::wait_until("another engine runs", Duration::from_secs(10), || {
+        let other = context.program.engine();
+        Ok(other.is_ok_and(|other| other.id() != engine.id()))
+    })?;
+    let end = client.read(&mut [0]);
+    let is_end = match &end {
+        Ok(len) => *len == 0,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    };
+    ensure!(is_end, "the client of the published port reads {end:?}");
+    let second = requests.request("out")?;
+    ensure!(
+        second["token"] != first["token"],
+        "{second} has the earlier token"
+    );
+    ensure!(second["guest"] == first["guest"], "{second} is another flow");
+    for earlier in [&first, &published] {
+        expect(&allow(earlier)?, "404")?;
+    }
+    expect(&allow(&second)?, "200")?;
+    expect(&scene.guest.line()?, "reached")?;
+    // The next flow is asked about, too.
+    scene.guest.send_line(&connect)?;
+    let third = requests.request("out")?;
+    expect(&allow(&third)?, "200")?;
+    expect(&scene.guest.line()?, "reached")
 }
 
 /// Tests a decider at the other end of a descriptor, which is connected before the guest starts.

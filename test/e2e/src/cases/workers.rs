@@ -16,6 +16,9 @@ use crate::server;
 /// Options of `pontoon run` for four workers.
 pub(super) const OPTIONS: [&str; 2] = ["--workers", "4"];
 
+/// Options of `pontoon run` for two workers.
+pub(super) const TWO: [&str; 2] = ["--workers", "2"];
+
 /// Number of connections that are idle for some time.
 const FLOWS: usize = 1000;
 

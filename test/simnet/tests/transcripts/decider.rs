@@ -363,6 +363,30 @@ fn flows_beyond_the_limit_on_pending_decisions_are_denied() {
     assert_eq!(decider.take().len(), 1);
 }
 
+/// Each segment is handled in the turn in which it arrives, however many decisions are pending: no time passes.
+#[test]
+fn pending_decisions_delay_no_established_connection() {
+    let mut given = Given::open(Script::SINK);
+    let decider = ScriptedDecider::new(Answer::Later);
+    given.engine.set_decider(Box::new(decider), DEADLINE);
+    // One more than may be pending, which is refused.
+    let most = u16::try_from(MOST_PENDING).unwrap();
+    for port in 0..=most {
+        given.up(dial(20_000 + port, 80));
+    }
+    assert_eq!(outcome(&mut given), ["reset"]);
+    given.forget_counters();
+    let begin = given.now();
+    for at in 0..100 {
+        let payload = Given::guest_bytes(u64::from(at), 1);
+        given.up(up(ACK, 1001 + at, 1).carrying(payload));
+        given.down(down(ACK, 1, 1002 + at));
+        given.counted(one_each);
+    }
+    assert_eq!(given.now(), begin);
+    assert_eq!(given.engine.pending_decisions(), MOST_PENDING);
+}
+
 #[test]
 fn flows_are_denied_at_once_without_a_connected_decider() {
     let (mut given, decider) = deciding(config(1500), Answer::Later);
