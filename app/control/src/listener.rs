@@ -13,7 +13,9 @@ use pontoon_process::socket_file::SocketFile;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, listen, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketFlags, SocketType, accept_with, listen, socket_with, sockopt,
+};
 
 /// Listening socket from which a control server accepts clients.
 #[derive(Debug)]
@@ -88,10 +90,16 @@ impl Listener {
         matches!(self.place, ListenAddress::File(_))
     }
 
+    /// Returns the address to which the listener is bound.
+    pub fn name(&self) -> Option<SocketAddrAny> {
+        rustix::net::getsockname(&self.socket).ok()
+    }
+
     /// Returns the TCP port, if the listener has a TCP address.
     pub fn port(&self) -> Option<u16> {
-        let address = rustix::net::getsockname(&self.socket).ok()?;
-        SocketAddr::try_from(address).ok().map(|address| address.port())
+        SocketAddr::try_from(self.name()?)
+            .ok()
+            .map(|address| address.port())
     }
 
     /// Refuses clients in the namespaces `guest` from now on.

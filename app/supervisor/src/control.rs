@@ -76,6 +76,9 @@ impl Control {
         let mut servers = pontoon_control::open(path, metrics, api::ROUTES)?;
         let mut api = Api::new(served);
         api.set_own(servers.iter_mut().filter_map(|server| server.listener().port()));
+        for server in &mut servers {
+            api.add_own(server.listener().name());
+        }
         Ok(Self {
             servers,
             decider: None,
@@ -107,8 +110,7 @@ impl Control {
     /// # Errors
     /// The path is in use, or the socket cannot be created.
     pub(crate) fn open_role(&mut self, path: &Path, role: Role) -> Result<(), Error> {
-        self.servers
-            .push(pontoon_control::open_role(path, role, api::ROUTES)?);
+        self.add(pontoon_control::open_role(path, role, api::ROUTES)?);
         Ok(())
     }
 
@@ -117,9 +119,13 @@ impl Control {
     /// # Errors
     /// The path is in use, or the socket cannot be created.
     pub(crate) fn open_slirp_api(&mut self, path: &Path) -> Result<(), Error> {
-        self.servers
-            .push(pontoon_control::open_exchange(path, api::slirp::exchange)?);
+        self.add(pontoon_control::open_exchange(path, api::slirp::exchange)?);
         Ok(())
+    }
+
+    fn add(&mut self, mut server: Server<Api>) {
+        self.api.add_own(server.listener().name());
+        self.servers.push(server);
     }
 
     /// Returns true if clients connect by a socket file.

@@ -29,6 +29,7 @@ use pontoon_control::server::{Answer, Route};
 use pontoon_process::error::Error;
 use pontoon_worker::Update;
 use pontoon_worker::messages::{Confirmation, Report};
+use rustix::net::SocketAddrAny;
 use tracing::level_filters::LevelFilter;
 
 use super::ControlSetup;
@@ -67,6 +68,8 @@ pub(super) struct Api {
     captures: Captures,
     events: Option<Events>,
     decisions: Decisions,
+    /// Addresses of the API's servers, to which no flow can be redirected.
+    own: Vec<SocketAddrAny>,
     level: Level,
     set_log_level: fn(LevelFilter),
     /// Updates to be sent to the engine.
@@ -117,6 +120,7 @@ impl Api {
             captures: Captures::default(),
             events: served.events,
             decisions: Decisions::default(),
+            own: Vec::new(),
             level: log_level::now(),
             set_log_level: served.set_log_level,
             outbox: Vec::new(),
@@ -174,6 +178,11 @@ impl Api {
     /// Sets the TCP ports of the host on which the API's servers listen.
     pub(super) fn set_own(&mut self, ports: impl Iterator<Item = u16>) {
         self.auto.set_own(ports);
+    }
+
+    /// Adds the address of one of the API's servers.
+    pub(super) fn add_own(&mut self, address: Option<SocketAddrAny>) {
+        self.own.extend(address);
     }
 
     /// Sets the source of the guest's listening ports.

@@ -169,7 +169,7 @@ pub(in crate::control) fn decide(
         .map_err(|why| VerdictError::new(400, why))?;
     let (kind, result) = match verdict {
         Decided::Verdict(kind) => (kind, Ok(())),
-        Decided::Unix(path) => match target::connect_unix(&path) {
+        Decided::Unix(path) => match target::connect_unix(&path, &api.own) {
             Ok(socket) => (VerdictKind::Stream(socket), Ok(())),
             Err(error) => {
                 let why = format_args!("cannot connect to {}: {error}", path.display());

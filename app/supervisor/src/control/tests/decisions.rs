@@ -232,6 +232,28 @@ fn redirect_to_a_unix_socket_passes_a_connected_descriptor() {
     assert_eq!(decide(&mut fixture, 2, &body), "404");
 }
 
+/// The supervisor is the client of the socket, and has more rights there than the decider and the guest.
+#[test]
+fn flows_are_not_redirected_to_sockets_of_the_instance() {
+    let mut fixture = required(None);
+    let read = fixture.path.with_extension("read");
+    fixture.control.open_role(&read, Role::Read).unwrap();
+    let slirp = fixture.path.with_extension("slirp");
+    fixture.control.open_slirp_api(&slirp).unwrap();
+    let other_name = fixture.path.with_extension("link");
+    std::os::unix::fs::symlink(&fixture.path, &other_name).unwrap();
+    let decide_path = fixture.path.with_extension("decide");
+    let paths = [fixture.path.clone(), decide_path, read, slirp, other_name];
+    let _decider = decider(&mut fixture);
+    for (token, path) in (1..).zip(paths) {
+        ask(&mut fixture, vec![request(token, EgressProtocol::Tcp)]);
+        let body = format!(r#"{{"verdict":"redirect","to":"unix:{}"}}"#, path.display());
+        assert_eq!(decide(&mut fixture, token, &body), "409", "{}", path.display());
+        let denied = [(token, VerdictKind::Deny(Denial::Reset))];
+        assert_eq!(verdicts(&mut fixture), denied);
+    }
+}
+
 #[test]
 fn second_decider_is_refused_until_the_first_disconnects() {
     let mut fixture = required(None);

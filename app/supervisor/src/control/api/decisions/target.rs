@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use pontoon_engine::egress::EgressProtocol;
 use pontoon_ipc::Descriptor;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, connect, getpeername, socket_with,
+};
 
 use super::is_no_host;
 
@@ -55,11 +57,16 @@ pub(super) fn parse(
     Ok(RedirectTarget::Address(to))
 }
 
-/// Connects to a Unix stream socket, without waiting for its backlog.
-pub(super) fn connect_unix(path: &Path) -> io::Result<Descriptor> {
+/// Connects to a Unix stream socket, without waiting for its backlog. A socket that is bound to one of the addresses `own` is
+/// refused: this process is its client, whom it would permit what the guest then sends.
+pub(super) fn connect_unix(path: &Path, own: &[SocketAddrAny]) -> io::Result<Descriptor> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
+    // The path may be another name of the socket.
+    if own.contains(&getpeername(&socket)?) {
+        return Err(io::Error::other("it is a control socket of this instance"));
+    }
     Ok(Arc::new(socket).into())
 }
 
