@@ -164,7 +164,7 @@ fn decider_decides_at_once_and_later_and_each_flow_has_records() {
     assert_eq!(guest.segment(), (1002, SYN | ACK));
     let _first = listener.accept().unwrap();
 
-    let mut asked = |guest: &mut Guest, from, port| {
+    let asked = |guest: &mut Guest, from, port| {
         guest.connect(from, port);
         requests.recv_timeout(PATIENCE).unwrap()
     };

@@ -64,7 +64,7 @@ pub(super) fn connect_unix(path: &Path, own: &[SocketAddrAny]) -> io::Result<Des
     let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     // The path may be another name of the socket.
-    if own.contains(&getpeername(&socket)?) {
+    if getpeername(&socket)?.is_some_and(|name| own.contains(&name)) {
         return Err(io::Error::other("it is a control socket of this instance"));
     }
     Ok(Arc::new(socket).into())
