@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
-use super::{AUDIT, Seen, check_bytes, check_ends, check_numbers, counting_server_at, end, records, start};
+use super::{
+    AUDIT, COUNTING, Seen, check_bytes, check_ends, check_numbers, counting_server_at, end, records, start,
+};
 use crate::case::{Case, Context, Family};
 use crate::cases::{expect, tcp_server, tmpfs, wanted};
 use crate::network::Network;
@@ -34,19 +36,20 @@ fn run(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     tmpfs(Path::new("/run"))?;
     let seen = Seen::default();
-    for port in 7001..=7000 + SERVERS {
+    for port in COUNTING..COUNTING + SERVERS {
         counting_server_at(&network, port, &seen)?;
     }
     let other = tcp_server(&network, Family::V4)?;
     let mut guest = start(&network, &["--audit", &format!("{AUDIT},size=4M,keep=900")])?;
     // Two programs, each with servers of its own, until the file exists.
     let ip = other.ip();
+    let (second, last) = (COUNTING + 1, COUNTING + SERVERS - 1);
     let load = format!(
-        "load() {{ n=0; while [ ! -e /run/stop ]; do \
-           for port in $(seq $1 2 $((7000 + {SERVERS}))); do \
+        "load() {{ while [ ! -e /run/stop ]; do \
+           for port in $(seq $1 2 {last}); do \
              for nth in $(seq 10); do [ -e /run/stop ] && break; \
                $E2E guest tcp {ip}:$port send-port {BATCH} >>/run/done 2>>/run/errors; done; done; done; }}; \
-         (load 7001 & load 7002 & wait) & echo begun"
+         (load {COUNTING} & load {second} & wait) & echo begun"
     );
     expect(&guest.ask(&load)?, "begun")?;
     let begin = Instant::now();

@@ -66,6 +66,7 @@ fn run(context: &Context, framing: Framing, workers: &str) -> Result<()> {
         "{opened} opened, {closed} closed ({compared} in order, {others:?}), {lost} lost, {missing} missing"
     );
     ensure!(missing == 0, "{missing} records are missing");
-    ensure!(compared > 2 * FLOWS, "{compared} flows have ended in order");
+    // The engine may be killed when the guest has received the end of a connection, and before the record.
+    ensure!(compared >= 2 * FLOWS, "{compared} flows have ended in order");
     Ok(())
 }
