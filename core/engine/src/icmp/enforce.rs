@@ -1,8 +1,12 @@
-//! Applies changes of the egress rules, and requests to end flows, to echo ids.
+//! Applies changes of the egress rules and of the host's addresses, and requests to end flows, to echo ids.
 
+use core::net::IpAddr;
 use std::collections::BTreeSet;
 
+use pontoon_wire::frame;
+
 use super::Icmp;
+use super::requested::Requested;
 use crate::ctx::Ctx;
 use crate::egress::{DestinationSelection, EgressProtocol, RefusedFlows};
 use crate::flow_events::CloseReason;
@@ -50,5 +54,33 @@ impl<S> Icmp<S> {
         open.iter()
             .for_each(|&(index, _)| self.remove(index, CloseReason::Killed, ctx));
         open.len()
+    }
+
+    /// Returns the address to which the guest has sent for `remote`, if it has sent an echo request there recently and
+    /// the policy still permits it.
+    pub(super) fn written<H, T>(&self, index: u32, remote: IpAddr, ctx: &Ctx<'_, H, T>) -> Option<IpAddr> {
+        let flow = self.flow(index, ctx.net);
+        let (written, requested) = self.requested.written(flow, remote, ctx.now)?;
+        // The host may have been assigned this address since the request.
+        let translated = ctx.net.policy.translate_destination(written);
+        let is_permitted = match requested {
+            Requested::Translated => translated == Ok(remote),
+            Requested::Redirected => translated.is_ok(),
+        };
+        is_permitted.then_some(written)
+    }
+
+    /// Returns the address on the host's side of an echo request, if the guest has sent one with the same id there recently and
+    /// the egress rules do not apply to it.
+    pub(super) fn kept_remote<H, T>(
+        &self,
+        ip: &frame::Ip,
+        ident: u16,
+        ctx: &Ctx<'_, H, T>,
+    ) -> Option<IpAddr> {
+        let index = self.echoes.find(&(ip.source, ident))?;
+        let remote = ctx.net.policy.translate_destination(ip.destination).ok()?;
+        let flow = self.flow(index, ctx.net);
+        self.requested.is_kept(flow, remote, ctx.now).then_some(remote)
     }
 }
