@@ -254,11 +254,13 @@ impl<S> Icmp<S> {
         }
     }
 
-    /// Closes an echo id at once, for example after its handler has panicked.
-    pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
-        if self.echoes.get_mut(flow.index, flow.generation).is_some() {
+    /// Closes an echo id at once, for example after its handler has panicked; returns false if there is none.
+    pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) -> bool {
+        let exists = self.contains(flow);
+        if exists {
             self.remove(flow.index, CloseReason::Internal, ctx);
         }
+        exists
     }
 
     /// Closes every echo id of the guest, and its host socket.

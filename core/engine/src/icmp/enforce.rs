@@ -10,7 +10,7 @@ use super::requested::Requested;
 use crate::ctx::Ctx;
 use crate::egress::{DestinationSelection, EgressProtocol, RefusedFlows};
 use crate::flow_events::CloseReason;
-use crate::{FlowId, Host, Transmit};
+use crate::{Host, Transmit};
 
 impl<S> Icmp<S> {
     /// Applies changed egress rules to the addresses to which the guest has sent requests: those that the rules refuse are
@@ -21,17 +21,6 @@ impl<S> Icmp<S> {
             RefusedFlows::Reset => false,
             RefusedFlows::Keep => !policy.allows(EgressProtocol::Icmp, written, None, now),
         });
-    }
-
-    /// Closes an echo id; returns false if there is none.
-    pub(crate) fn end_by_request<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        flow: FlowId,
-        ctx: &mut Ctx<'_, H, T>,
-    ) -> bool {
-        let exists = self.contains(flow);
-        self.close(flow, ctx);
-        exists
     }
 
     /// Closes the echo ids with which the guest has sent requests to destinations of `selection`, and returns their number.
