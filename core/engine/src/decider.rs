@@ -21,7 +21,7 @@ use crate::flow_events::{FlowEnds, RefusalReason};
 use crate::policy::Refusal;
 use crate::time::Instant;
 
-pub(crate) use pending::{Decisions, Kept, KeptClient, KeptDatagrams, KeptFrame, PendingKey};
+pub(crate) use pending::{Decisions, Kept, KeptDatagrams, KeptFrame, PendingKey};
 
 /// Deadline of a verdict if no option sets it.
 pub const DEADLINE: Duration = Duration::from_secs(2);
@@ -241,6 +241,12 @@ impl Net {
         });
         self.counters.decisions_repeated += u64::from(awaits);
         awaits
+    }
+
+    /// Returns the tokens of all pending decisions with their protocols, the oldest first.
+    pub(crate) fn pending_decisions(&self) -> Vec<(DecisionToken, EgressProtocol)> {
+        let decisions = self.decisions.as_ref();
+        decisions.map_or_else(Vec::new, |decisions| decisions.tokens())
     }
 
     /// Asks the decider about a flow that the static policy allows, or returns the verdict that is at hand, and reports a

@@ -46,11 +46,11 @@ use vm_memory::VolatileSlice;
 use self::connection::{Connection, ConnectionKey, TcpState};
 use self::half_closed::HalfClosed;
 use self::handshake::HandshakeRetry;
-use self::open::OpeningSegment;
+use self::open::{AcceptedClient, OpeningSegment};
 use self::segment::Verdict;
 use self::table::ConnectionTable;
 use crate::ctx::{Completion, Ctx, Eviction, Net, Routed};
-use crate::decider::{DecisionToken, KeptClient};
+use crate::decider::DecisionToken;
 use crate::flow_events::CloseReason;
 use crate::slab::Slab;
 use crate::table::Secret;
@@ -111,7 +111,7 @@ pub struct Tcp<S> {
     /// Slot at which the search for idle connections to probe continues.
     next_look: u32,
     /// Clients of published ports whose decision is pending.
-    undecided: BTreeMap<DecisionToken, KeptClient<S>>,
+    undecided: BTreeMap<DecisionToken, AcceptedClient<S>>,
 }
 
 /// The result of sending a segment without data to the guest.

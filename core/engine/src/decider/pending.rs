@@ -11,7 +11,6 @@ use vm_memory::VolatileSlice;
 use super::{
     Answer, Decider, DecisionToken, FlowRequest, MOST_BYTES, MOST_PENDING, NewFlow, SEQUENCE_BITS, Verdict,
 };
-use crate::config::Published;
 use crate::egress::{DecisionGround, EgressProtocol};
 use crate::host::Received;
 use crate::siblings::FlowKey;
@@ -78,13 +77,6 @@ pub(crate) struct KeptDatagrams {
     pub(crate) generation: u16,
     pub(crate) received: Received,
     pub(crate) payload: Vec<u8>,
-}
-
-/// Client of a published TCP port whose decision is pending.
-#[derive(Debug)]
-pub(crate) struct KeptClient<S> {
-    pub(crate) published: Published,
-    pub(crate) accepted: crate::host::AcceptedConnection<S>,
 }
 
 impl KeptFrame {

@@ -268,9 +268,18 @@ impl<S> Tcp<S> {
             match ctx.host.tcp_accept(listener.index, id) {
                 Ok(accepted) => {
                     let published = ctx.net.config.published[listener.index as usize];
+                    let Some(guest) = published.guest(&ctx.net.config.plan) else {
+                        ctx.host.abort(accepted.socket);
+                        continue;
+                    };
+                    let client = AcceptedClient {
+                        published,
+                        guest,
+                        accepted,
+                    };
                     match ctx.net.decisions {
-                        None => self.accept(published, accepted, ctx),
-                        Some(_) => self.judge_client(published, accepted, ctx),
+                        None => self.accept(client, ctx),
+                        Some(_) => self.judge_client(client, ctx),
                     }
                 }
                 Err(Failure::Exhausted) => {
@@ -293,15 +302,17 @@ impl<S> Tcp<S> {
         net.flow(Kind::Tcp, index, generation)
     }
 
+    /// Opens the connection of a client to the guest, if the limits on flows permit it.
     pub(super) fn accept<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        published: Published,
-        accepted: AcceptedConnection<S>,
+        client: AcceptedClient<S>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let Some(guest) = published.guest(&ctx.net.config.plan) else {
-            return ctx.host.abort(accepted.socket);
-        };
+        let AcceptedClient {
+            published,
+            guest,
+            accepted,
+        } = client;
         let refused = events::client_ends(guest, accepted.peer);
         let Some(room) = self.room_for_client(published.share_key(), ctx) else {
             ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
@@ -458,6 +469,15 @@ enum Backlog {
     Taken,
     /// The listener's queue may contain more clients.
     MayHaveMore,
+}
+
+/// A client that was accepted from the listener of a published port.
+#[derive(Debug)]
+pub(super) struct AcceptedClient<S> {
+    pub(super) published: Published,
+    /// Address and port to which the client is forwarded.
+    pub(super) guest: SocketAddr,
+    pub(super) accepted: AcceptedConnection<S>,
 }
 
 /// A SYN of the guest that belongs to no connection.
