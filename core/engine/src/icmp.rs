@@ -137,22 +137,8 @@ impl<S> Icmp<S> {
         }
         let key = (ip.source, icmp.ident);
         let known = self.echoes.find(&key);
-        let index = match known {
-            Some(index) => index,
-            None => match self.open(key, ctx) {
-                Ok(index) => index,
-                Err(failure) => {
-                    let reason = match failure {
-                        Failure::Exhausted => RefusalReason::Limit,
-                        failure => RefusalReason::Host(failure),
-                    };
-                    ctx.net.report_refused(packet.ends(), reason, ctx.now);
-                    if failure == Failure::Prohibited {
-                        packet.refuse(Reason::Prohibited, ctx);
-                    }
-                    return;
-                }
-            },
+        let Some(index) = known.or_else(|| self.open_or_refuse(key, &packet, ctx)) else {
+            return;
         };
         let flow = self.flow(index, ctx.net);
         ctx.net.current_flow = Some(flow);
@@ -169,6 +155,19 @@ impl<S> Icmp<S> {
         echo.used = ctx.now;
         echo.seq = icmp.seq;
         echo.asked = ip.destination;
+        self.send_or_refuse(index, remote, &packet, icmp, ctx);
+    }
+
+    /// Sends the echo request whose data is in the buffer, or reports the failure to the guest.
+    fn send_or_refuse<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        remote: IpAddr,
+        packet: &Packet<'_, '_>,
+        icmp: &frame::Icmp,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let ip = packet.ip;
         let sent = icmp_errors::send(
             &mut (&mut *self, &mut *ctx),
             |(own, ctx)| own.send(index, remote, ip, icmp, ctx),
@@ -297,6 +296,28 @@ impl<S> Icmp<S> {
         self.remove(idlest, CloseReason::Evicted, ctx);
         ctx.net.counters.ping_evicted += 1;
         Eviction::Evicted
+    }
+
+    /// Opens the host socket of a new echo id for its first request, or refuses the request.
+    fn open_or_refuse<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        key: (IpAddr, u16),
+        packet: &Packet<'_, '_>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Option<u32> {
+        let failure = match self.open(key, ctx) {
+            Ok(index) => return Some(index),
+            Err(failure) => failure,
+        };
+        let reason = match failure {
+            Failure::Exhausted => RefusalReason::Limit,
+            failure => RefusalReason::Host(failure),
+        };
+        ctx.net.report_refused(packet.ends(), reason, ctx.now);
+        if failure == Failure::Prohibited {
+            packet.refuse(Reason::Prohibited, ctx);
+        }
+        None
     }
 
     /// Opens the host socket of a new echo id. If there are too many ids or flows, the idlest is evicted.
