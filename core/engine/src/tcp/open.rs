@@ -59,10 +59,8 @@ impl<S> Tcp<S> {
         let victim = match self.admit_guest(&key, frame, ctx) {
             GuestAdmission::Admitted { victim } => victim,
             GuestAdmission::Refused => {
-                let refused = events::ends(&key, false);
-                ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
                 decided::release(&key, ctx.net);
-                return reply_reset(syn.ip, segment, ctx);
+                return refuse_by_limit(&syn, ctx);
             }
             GuestAdmission::HandedOver => return decided::release(&key, ctx.net),
         };
@@ -78,10 +76,8 @@ impl<S> Tcp<S> {
         if victim.is_none() && ctx.net.is_full() {
             // A connection keeps its slot until the link has accepted its reset.
             ctx.net.counters.flows_refused += 1;
-            let refused = events::ends(&key, false);
-            ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
             ctx.net.release(&key.into());
-            return reply_reset(syn.ip, segment, ctx);
+            return refuse_by_limit(&syn, ctx);
         }
         let give_up = ctx.net.config.connect_timeout.map(|after| ctx.now + after);
         let iss = self.first_seq(&key, ctx.now);
@@ -513,6 +509,13 @@ enum ClientRoom {
     Datagrams,
     /// The slot of a half-closed connection, which is reset.
     HalfClosed(FlowId),
+}
+
+/// Refuses a connection that a limit on flows does not permit.
+fn refuse_by_limit<H, T: Transmit>(syn: &OpeningSegment<'_, '_>, ctx: &mut Ctx<'_, H, T>) {
+    let refused = events::ends(&syn.key, false);
+    ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
+    reply_reset(syn.ip, syn.segment, ctx);
 }
 
 /// Returns the host-side destination of a connection that the guest opens, or counts a refusal by the policy.
