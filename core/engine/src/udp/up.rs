@@ -19,7 +19,7 @@ use crate::flow_events::RefusalReason;
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::DatagramMeta;
 use crate::siblings::FlowKey;
-use crate::{Failure, Frame, Host, Instant, Kind, Transmit};
+use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
     /// Handles a UDP datagram from the guest, or a super-frame of several. It waits in `gather` for others with equal
@@ -198,21 +198,27 @@ impl<S> Udp<S> {
                 None
             }
         };
+        self.note_use(flow, written, opened, ctx);
         let endpoint = self.endpoints.at_mut(index);
-        endpoint.used = ctx.now;
-        endpoint.last = Some(written);
-        endpoint.only_dns &= written.port() == DNS;
-        if let (true, Some(at)) = (opened, endpoint.expiry()) {
-            ctx.net.timers.arm(&mut endpoint.timer, flow, at);
-        }
         let state = connect(endpoint, remote, peer.is_none(), ctx);
-        self.endpoints.touch(index);
         Some(UdpRoute {
             index: via,
             generation: self.endpoints.generation(via),
             to: (state == SocketState::Unconnected).then_some(remote),
             from,
         })
+    }
+
+    /// Notes that the endpoint `flow` sends a datagram to `written`, and arms its timer if it was opened for it.
+    fn note_use<H, T>(&mut self, flow: FlowId, written: SocketAddr, opened: bool, ctx: &mut Ctx<'_, H, T>) {
+        self.endpoints.touch(flow.index);
+        let endpoint = self.endpoints.at_mut(flow.index);
+        endpoint.used = ctx.now;
+        endpoint.last = Some(written);
+        endpoint.only_dns &= written.port() == DNS;
+        if let (true, Some(at)) = (opened, endpoint.expiry()) {
+            ctx.net.timers.arm(&mut endpoint.timer, flow, at);
+        }
     }
 
     /// Returns the slot of the endpoint `key`, and true if it was opened by this call; `None` if it cannot be opened.
