@@ -192,7 +192,7 @@ impl<S> Udp<S> {
             }
             None if endpoint.published.is_some() && net.decisions.is_some() => return Sender::Undecided,
             None if endpoint.published.is_some() || anybody && may_be_sent_to(received.from, net, now) => {
-                match self.meet(home, index, received, net, now) {
+                match self.add_client(home, index, received, net, now) {
                     Some(written) => written,
                     None => return Sender::Refused,
                 }
