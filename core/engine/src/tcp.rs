@@ -8,6 +8,7 @@
 //! Inputs (segments, socket events, timers) only record pending work; `Tcp::flush` performs all of it once for each flow and
 //! burst, in the order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
 
+mod accept;
 mod connection;
 mod decided;
 mod dns;
@@ -43,10 +44,11 @@ use pontoon_wire::frame::{self, Flags, Ip};
 use rand_chacha::ChaCha12Rng;
 use vm_memory::VolatileSlice;
 
+use self::accept::AcceptedClient;
 use self::connection::{Connection, ConnectionKey, TcpState};
 use self::half_closed::HalfClosed;
 use self::handshake::HandshakeRetry;
-use self::open::{AcceptedClient, OpeningSegment};
+use self::open::OpeningSegment;
 use self::segment::Verdict;
 use self::table::ConnectionTable;
 use crate::ctx::{Completion, Ctx, Eviction, Net, Routed};

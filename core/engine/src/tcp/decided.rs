@@ -4,8 +4,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use pontoon_wire::frame::Flags;
 
+use super::accept::AcceptedClient;
 use super::connection::{Connection, ConnectionKey};
-use super::open::{AcceptedClient, OpeningSegment, is_to_forwarder};
+use super::open::{OpeningSegment, is_to_forwarder};
 use super::stray::reply_reset;
 use super::{Tcp, events, unreachable};
 use crate::ctx::{Ctx, Net};
