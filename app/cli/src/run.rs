@@ -73,19 +73,8 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
     }
     let resolvers = resolvers(&arguments.dns)?;
     let rules = rules(arguments.allow, arguments.deny, arguments.policy.as_deref())?;
-    if resolvers == Resolvers::None
-        && let Some(address) = addressing.dns.first()
-    {
-        let wrong = format!("--dns-address {address} is the DNS forwarder's, which --dns none disables");
-        return Err(misused(wrong, "one of them"));
-    }
-    if resolvers == Resolvers::None
-        && let Some(rule) = rules
-            .iter()
-            .find(|rule| matches!(rule.to.target, Target::Name(_)))
-    {
-        let wrong = format!("'{rule}' needs the DNS forwarder, which --dns none disables");
-        return Err(misused(wrong, "addresses, or another --dns"));
+    if resolvers == Resolvers::None {
+        check_without_forwarder(&addressing, &rules)?;
     }
     if arguments.decision_deadline.is_some()
         && arguments.control_decide.is_none()
@@ -139,6 +128,20 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
         }),
         pid_file: arguments.report.pid_file,
     })
+}
+
+/// Checks that no option needs the DNS forwarder, which `--dns none` disables.
+fn check_without_forwarder(addressing: &Addressing, rules: &[EgressRule]) -> Result<(), Error> {
+    if let Some(address) = addressing.dns.first() {
+        let wrong = format!("--dns-address {address} is the DNS forwarder's, which --dns none disables");
+        return Err(misused(wrong, "one of them"));
+    }
+    let mut rules = rules.iter();
+    if let Some(rule) = rules.find(|rule| matches!(rule.to.target, Target::Name(_))) {
+        let wrong = format!("'{rule}' needs the DNS forwarder, which --dns none disables");
+        return Err(misused(wrong, "addresses, or another --dns"));
+    }
+    Ok(())
 }
 
 /// Returns the address options, of which some exclude each other.

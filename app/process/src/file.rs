@@ -25,8 +25,8 @@ pub fn open_to_write(path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file like [`open_to_write`], but keeps what it contains, and writes behind that. Returns false beside the file if
-/// its last byte is not the end of a line.
+/// Opens a file like [`open_to_write`], but keeps its contents, and appends to them. The second value is false if the last
+/// byte of the file is not a line end.
 ///
 /// # Errors
 /// Same as [`open_to_write`].
@@ -42,7 +42,7 @@ pub fn open_to_append(path: &Path, mode: u32) -> io::Result<(File, bool)> {
     Ok((file, last == *b"\n"))
 }
 
-/// Creates a file, or opens a regular file of this user with one name.
+/// Creates a file, or opens a regular file that belongs to this user and has no other hard link.
 fn open_own(path: &Path, options: &OpenOptions) -> io::Result<File> {
     match options.clone().create_new(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

@@ -1,5 +1,5 @@
-//! Namespaces of a guest (namespaces(7)). By them a process of the guest is distinguished from one of the host, even if both
-//! have the same user and files.
+//! Namespaces of a guest (namespaces(7)). They distinguish a process of the guest from one of the host, even if both have
+//! the same user and files.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,8 +14,8 @@ use rustix::process::{Pid, geteuid};
 #[derive(Debug)]
 pub struct GuestNamespaces {
     network: File,
-    /// User namespace that owns the network namespace; `None` if it is this process's own or no descendant of it, in which
-    /// case it owns resources of the host, too, and contains processes of the host.
+    /// User namespace that owns the network namespace. `None` if that is this process's own user namespace, or not a
+    /// descendant of it: such a user namespace also contains processes of the host.
     owner: Option<File>,
     /// PID namespace of the guest; `None` if it is this process's own, or not known.
     pid: Option<File>,
@@ -63,7 +63,8 @@ impl GuestNamespaces {
     /// # Errors
     /// The process cannot be inspected, for example because it has exited.
     pub fn holds_peer(&self, socket: impl AsFd) -> io::Result<bool> {
-        // The check of the process can meet a reused id before Linux 6.5; the check of the socket needs no process id.
+        // Before Linux 6.5 the id may belong to another process by now, and the check of the process would be about that one;
+        // the check of the socket needs no process id.
         if self.holds_socket(&socket)? {
             return Ok(true);
         }
@@ -175,7 +176,7 @@ fn id(namespace: &File) -> io::Result<Id> {
 }
 
 /// Returns the namespace that the ioctl `request` on `of` opens; `None` if this process may not open it, because it is
-/// outside this process's own namespace. A namespace of the guest never is.
+/// outside this process's own namespace. No namespace of the guest is.
 fn related(of: impl AsFd, request: libc::Ioctl) -> io::Result<Option<File>> {
     // SAFETY: these requests take no argument; what they return is a new descriptor, which has no other owner.
     unsafe {

@@ -118,11 +118,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         events: events.clone(),
         set_log_level,
     };
-    let mut control = open_control(options, served)?;
-    if let Some(control) = control.as_mut().filter(|_| options.requires_decider()) {
-        let deadline = options.decision_deadline();
-        control.require_decider(options.control_decide.as_deref(), decider, deadline)?;
-    }
+    let mut control = open_control(options, served, decider)?;
 
     let _foreground = terminal::Foreground::of_stdin();
     let link = LinkPlan {
@@ -148,10 +144,6 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     let owned = host.watch.owned().to_vec();
     let mut setup = engine_setup(options, config, owned, statistics.table(), set_log_level)?;
     setup.events = events.as_ref().map(Events::setup).transpose()?;
-    setup
-        .stats
-        .set_inherited(true)
-        .context("cannot share memory with the engine")?;
     let mut engine = Engine::start(setup, sockets, attachment, statistics, options.require_sandbox)?;
     engine.set_events(events.clone());
     if let Some(control) = &mut control {
@@ -165,15 +157,8 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         guest.prepared()?;
     }
     notifier.notify()?;
-    if let GuestKind::Attached(attached) = &mut guest {
-        attached.reap();
-    }
-    if let GuestKind::Command(guest) = &mut guest {
-        // A signal that the terminal sent before the command existed ends this process, as it cannot be forwarded.
-        if let Some(status) = signals.fatal().context("cannot read signals")? {
-            return Ok(status);
-        }
-        guest.go()?;
+    if let Some(status) = begin(&mut guest, &signals)? {
+        return Ok(status);
     }
     if options.audit.is_some() {
         events::ignore_file_size_signal();
@@ -214,6 +199,9 @@ fn engine_setup(
 ) -> Result<EngineSetup, Error> {
     let ledger = ledger::SharedLedger::new(options.workers, config.max_flows)
         .context("cannot allocate the shared connection table")?;
+    stats
+        .set_inherited(true)
+        .context("cannot share memory with the engine")?;
     Ok(EngineSetup {
         config,
         owned,
@@ -237,6 +225,23 @@ fn engine_setup(
     })
 }
 
+/// Starts the command of the guest, if it has one. Returns the exit status if a signal has ended this process instead.
+fn begin(guest: &mut GuestKind, signals: &Signals) -> Result<Option<u8>, Error> {
+    match guest {
+        GuestKind::Attached(attached) => attached.reap(),
+        GuestKind::Command(guest) => {
+            // A signal that the terminal sent before the command existed ends this process, as it cannot be forwarded.
+            let status = signals.fatal().context("cannot read signals")?;
+            if status.is_some() {
+                return Ok(status);
+            }
+            guest.go()?;
+        }
+        GuestKind::Machine => {}
+    }
+    Ok(None)
+}
+
 /// Opens the host sockets of the published ports.
 fn publish_ports(options: &GuestOptions, host: &HostState) -> Result<Ports, Error> {
     let has_namespace = !matches!(options.guest, Guest::Machine(_));
@@ -258,8 +263,13 @@ fn open_events(options: &GuestOptions, flows: u32, statistics: &Statistics) -> R
 }
 
 /// Opens the control sockets and the metrics address, and begins the capture, if the options request them. A capture,
-/// and values with `auto`, need the control API even if there is no control socket.
-fn open_control(options: &GuestOptions, served: ControlSetup) -> Result<Option<Control>, Error> {
+/// and values with `auto`, need the control API even if there is no control socket. `decider` is the descriptor of
+/// `--decider-fd`.
+fn open_control(
+    options: &GuestOptions,
+    served: ControlSetup,
+    decider: Option<OwnedFd>,
+) -> Result<Option<Control>, Error> {
     let needs_scan = served.ports.needs_scan() || served.forwards.needs_scan();
     let roles = [(&options.control_read, Role::Read)];
     let is_served = options.control.is_some()
@@ -280,6 +290,10 @@ fn open_control(options: &GuestOptions, served: ControlSetup) -> Result<Option<C
     }
     if let Some(capture) = &options.pcap {
         control.capture(capture, Instant::now())?;
+    }
+    if options.requires_decider() {
+        let deadline = options.decision_deadline();
+        control.require_decider(options.control_decide.as_deref(), decider, deadline)?;
     }
     Ok(Some(control))
 }

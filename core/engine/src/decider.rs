@@ -21,7 +21,7 @@ use crate::flow_events::{FlowEnds, RefusalReason};
 use crate::policy::Refusal;
 use crate::time::Instant;
 
-pub(crate) use pending::{Decisions, Kept, KeptClient, KeptDatagrams, KeptFrame, PendingKey};
+pub(crate) use pending::{Decisions, Kept, KeptDatagrams, KeptFrame, PendingKey};
 
 /// Deadline of a verdict if no option sets it.
 pub const DEADLINE: Duration = Duration::from_secs(2);
@@ -131,7 +131,7 @@ pub(crate) enum Ruling {
     Allowed,
     /// The flow is opened to another address.
     Redirected(SocketAddr),
-    /// The TCP connection is carried by the host's given stream.
+    /// The TCP connection is carried by the stream socket that was given to the host.
     RedirectedToStream,
     /// The flow is refused.
     Denied(Denial),
@@ -206,7 +206,7 @@ impl NewFlow {
 
 impl Net {
     /// Checks a destination against the static policy, as [`Policy::check_egress`](crate::policy::Policy::check_egress).
-    /// While the verdict about this flow is at hand, a permitted destination is not counted again.
+    /// A permitted destination is not counted again while a kept frame is handled with its verdict.
     pub(crate) fn check_egress(
         &mut self,
         protocol: EgressProtocol,
@@ -235,7 +235,7 @@ impl Net {
     /// Returns true if the decision about the flow of a frame is pending, and counts the frame, which is to be dropped.
     pub(crate) fn awaits_decision(&mut self, key: &PendingKey) -> bool {
         let awaits = self.decisions.as_mut().is_some_and(|decisions| {
-            // That of an earlier flow, which was not opened after all.
+            // Removes the ground of an earlier flow that was allowed and then not opened.
             decisions.set_ground(None);
             decisions.awaits(key)
         });
@@ -243,8 +243,15 @@ impl Net {
         awaits
     }
 
-    /// Asks the decider about a flow that the static policy allows, or returns the verdict that is at hand, and reports a
-    /// denial. `keep` returns what is kept while the decision is pending. Without a decider, every flow is allowed.
+    /// Returns the tokens of all pending decisions with their protocols, the oldest first.
+    pub(crate) fn pending_decisions(&self) -> Vec<(DecisionToken, EgressProtocol)> {
+        let decisions = self.decisions.as_ref();
+        decisions.map_or_else(Vec::new, |decisions| decisions.tokens())
+    }
+
+    /// Asks the decider about a flow that the static policy allows, or returns the verdict with which its kept frame is
+    /// handled, and reports a denial. `keep` returns what is kept while the decision is pending. Without a decider, every flow
+    /// is allowed.
     pub(crate) fn judge(&mut self, flow: &NewFlow, now: Instant, keep: impl FnOnce() -> Kept) -> Ruling {
         let ruling = self.ask_decider(flow, now, keep);
         let ground = match ruling {

@@ -40,7 +40,7 @@ pub struct Egress {
     resolvers: MatchTally,
     /// The number of matches of all of them.
     matches: u64,
-    news: Vec<RefusalNotice>,
+    notices: Vec<RefusalNotice>,
     /// Ground of the last decision; `None` if no rule has matched.
     last: Option<DecisionGround>,
     /// Time at which [`Self::keep`] next renews the learned addresses to which this worker's flows lead.
@@ -263,7 +263,7 @@ impl Egress {
 
     /// Returns and removes the log lines about refusals, at most one a second for each rule.
     pub fn take_news(&mut self) -> Vec<RefusalNotice> {
-        core::mem::take(&mut self.news)
+        core::mem::take(&mut self.notices)
     }
 
     /// As [`Self::hits`], with the text of each rule.
@@ -360,7 +360,7 @@ impl Egress {
             Some(port) => SocketAddr::new(written, port).to_string(),
             None => written.to_string(),
         };
-        self.news
+        self.notices
             .push(RefusalNotice(format!("refused {protocol} to {to}: {why}{times}")));
         Decision::Refused
     }

@@ -489,8 +489,12 @@ impl<S> ProtocolHandlers<S> {
     fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         match flow.kind {
             Kind::Tcp => self.tcp.close(flow, ctx),
-            Kind::Udp => self.udp.close(flow, ctx),
-            Kind::Icmp => self.icmp.close(flow, ctx),
+            Kind::Udp => {
+                self.udp.close(flow, ctx);
+            }
+            Kind::Icmp => {
+                self.icmp.close(flow, ctx);
+            }
             Kind::Dns => self.dns.close(flow, ctx),
             Kind::Listener | Kind::Edge => {}
         }

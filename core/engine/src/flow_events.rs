@@ -290,7 +290,7 @@ impl fmt::Display for RefusalReason {
     }
 }
 
-/// State of a flow's opening event, which each flow has.
+/// State of the opening event of a flow, which is stored with the flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Announcement {
     /// The receiver does not have the event.
@@ -303,7 +303,7 @@ pub(crate) enum Announcement {
 }
 
 impl Net {
-    /// Reports that a flow was opened, and the rule that permits it. Returns what the flow has to store.
+    /// Reports that a flow was opened, and the rule that permits it. Returns the state that the flow has to store.
     pub(crate) fn report_opened(
         &mut self,
         flow: FlowId,

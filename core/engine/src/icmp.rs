@@ -5,6 +5,7 @@
 //! engine, and are dropped here.
 
 mod decided;
+mod down;
 mod enforce;
 mod events;
 mod requested;
@@ -14,28 +15,24 @@ mod tests;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use arrayvec::ArrayVec;
-use pontoon_wire::checksum::Sum;
 use pontoon_wire::frame::{self, Transport};
-use pontoon_wire::vnet::Offload;
-use pontoon_wire::{emit, protocol};
+use pontoon_wire::protocol;
 use rand_chacha::ChaCha12Rng;
 
-use self::requested::{Requested, RequestedAddresses};
+use self::requested::RequestedAddresses;
 use crate::ctx::{Capacity, Ctx, Eviction, Net};
 use crate::egress::EgressProtocol;
 use crate::egress_check::{self, Packet};
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::flow_events::{Announcement, CloseReason, RefusalReason};
 use crate::flow_rate::{Admission, FlowOpener};
-use crate::host::{DatagramMeta, PingReply, Problem};
-use crate::icmp_errors::{self, ErrorQueueSummary, SendFailure};
-use crate::local::icmp_error::{self, InvokingPacket, Reason};
+use crate::host::DatagramMeta;
+use crate::icmp_errors::{self, SendFailure};
+use crate::local::icmp_error::{self, Reason};
 use crate::path_mtu::Treatment;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
-use crate::udp_emit::{self, Emitted};
-use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit};
+use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
 /// The ICMP echo ids of the guest in one worker, with their host sockets.
 #[derive(Debug)]
@@ -140,22 +137,8 @@ impl<S> Icmp<S> {
         }
         let key = (ip.source, icmp.ident);
         let known = self.echoes.find(&key);
-        let index = match known {
-            Some(index) => index,
-            None => match self.open(key, ctx) {
-                Ok(index) => index,
-                Err(failure) => {
-                    let reason = match failure {
-                        Failure::Exhausted => RefusalReason::Limit,
-                        failure => RefusalReason::Host(failure),
-                    };
-                    ctx.net.report_refused(packet.ends(), reason, ctx.now);
-                    if failure == Failure::Prohibited {
-                        packet.refuse(Reason::Prohibited, ctx);
-                    }
-                    return;
-                }
-            },
+        let Some(index) = known.or_else(|| self.open_or_refuse(key, &packet, ctx)) else {
+            return;
         };
         let flow = self.flow(index, ctx.net);
         ctx.net.current_flow = Some(flow);
@@ -172,6 +155,19 @@ impl<S> Icmp<S> {
         echo.used = ctx.now;
         echo.seq = icmp.seq;
         echo.asked = ip.destination;
+        self.send_or_refuse(index, remote, &packet, icmp, ctx);
+    }
+
+    /// Sends the echo request whose data is in the buffer, or reports the failure to the guest.
+    fn send_or_refuse<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        remote: IpAddr,
+        packet: &Packet<'_, '_>,
+        icmp: &frame::Icmp,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let ip = packet.ip;
         let sent = icmp_errors::send(
             &mut (&mut *self, &mut *ctx),
             |(own, ctx)| own.send(index, remote, ip, icmp, ctx),
@@ -241,30 +237,6 @@ impl<S> Icmp<S> {
         (flows.collect(), self.echoes.slots())
     }
 
-    /// Handles an event of an echo id's host socket.
-    pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        flow: FlowId,
-        ready: Readiness,
-        ctx: &mut Ctx<'_, H, T>,
-    ) {
-        let Some(echo) = self.echoes.get_mut(flow.index, flow.generation) else {
-            return;
-        };
-        echo.troubled |= ready.error;
-        if !echo.queued && (ready.readable || ready.error) {
-            self.serve(flow, ctx);
-        }
-    }
-
-    /// Continues with an echo id that was removed from [`Net::ready`] or [`Net::parked`].
-    pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
-        if let Some(echo) = self.echoes.get_mut(flow.index, flow.generation) {
-            echo.queued = false;
-            self.serve(flow, ctx);
-        }
-    }
-
     /// Handles the timer of an echo id, which closes it after `IDLE`.
     pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
         &mut self,
@@ -281,11 +253,13 @@ impl<S> Icmp<S> {
         }
     }
 
-    /// Closes an echo id at once, for example after its handler has panicked.
-    pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
-        if self.echoes.get_mut(flow.index, flow.generation).is_some() {
+    /// Closes an echo id at once, for example after its handler has panicked; returns false if there is none.
+    pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) -> bool {
+        let exists = self.contains(flow);
+        if exists {
             self.remove(flow.index, CloseReason::Internal, ctx);
         }
+        exists
     }
 
     /// Closes every echo id of the guest, and its host socket.
@@ -322,6 +296,28 @@ impl<S> Icmp<S> {
         self.remove(idlest, CloseReason::Evicted, ctx);
         ctx.net.counters.ping_evicted += 1;
         Eviction::Evicted
+    }
+
+    /// Opens the host socket of a new echo id for its first request, or refuses the request.
+    fn open_or_refuse<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        key: (IpAddr, u16),
+        packet: &Packet<'_, '_>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Option<u32> {
+        let failure = match self.open(key, ctx) {
+            Ok(index) => return Some(index),
+            Err(failure) => failure,
+        };
+        let reason = match failure {
+            Failure::Exhausted => RefusalReason::Limit,
+            failure => RefusalReason::Host(failure),
+        };
+        ctx.net.report_refused(packet.ends(), reason, ctx.now);
+        if failure == Failure::Prohibited {
+            packet.refuse(Reason::Prohibited, ctx);
+        }
+        None
     }
 
     /// Opens the host socket of a new echo id. If there are too many ids or flows, the idlest is evicted.
@@ -395,141 +391,6 @@ impl<S> Icmp<S> {
         ctx.host.ping_send(socket, remote, meta, icmp.seq, data)
     }
 
-    /// Reads replies and errors from the host socket until it is empty, the quantum is used up, the link is full,
-    /// or `--max-bandwidth` permits no reply now.
-    fn serve<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
-        let index = flow.index;
-        if self.echoes.at(index).troubled {
-            self.report_problems(index, ctx);
-        }
-        let mut quantum = QUANTUM;
-        while quantum > 0 {
-            let is_held_back = ctx.net.throttle.down(ctx.now) == 0;
-            ctx.net.counters.held_back += u64::from(is_held_back);
-            if is_held_back || ctx.link.reserve(1, 0, 0).is_none() {
-                self.echoes.at_mut(index).queued = true;
-                ctx.net.parked.push(flow);
-                return;
-            }
-            let socket = &mut self.echoes.at_mut(index).socket;
-            match ctx.host.ping_receive(socket, &mut self.scratch) {
-                Ok(reply) => {
-                    quantum = quantum.saturating_sub(reply.len.max(LEAST_COST));
-                    self.answer(index, &reply, ctx);
-                }
-                Err(Failure::WouldBlock) if self.echoes.at(index).troubled => break,
-                // The reply is still in the receive queue, and no further event reports it.
-                Err(Failure::Exhausted) => break,
-                Err(Failure::WouldBlock | Failure::Reset | Failure::InUse | Failure::Invalid) => return,
-                Err(_) => {
-                    quantum = quantum.saturating_sub(ERROR_COST);
-                    self.report_problems(index, ctx);
-                }
-            }
-        }
-        self.echoes.at_mut(index).queued = true;
-        ctx.net.ready.push_back(flow);
-    }
-
-    /// Sends the guest the echo reply whose data is in the buffer.
-    fn answer<H, T: Transmit>(&mut self, index: u32, reply: &PingReply, ctx: &mut Ctx<'_, H, T>) {
-        let (guest, ident) = *self.echoes.key(index);
-        let written = self.written(index, reply.from, ctx);
-        // The egress rules may have changed since the request.
-        let is_kept = self
-            .requested
-            .is_kept(self.flow(index, ctx.net), reply.from, ctx.now);
-        let is_allowed =
-            |to: &IpAddr| is_kept || ctx.net.policy.allows(EgressProtocol::Icmp, *to, None, ctx.now);
-        let Some(source) = written.filter(is_allowed) else {
-            return;
-        };
-        self.echoes.at_mut(index).used = ctx.now;
-        self.echoes.touch(index);
-        let emitted = emit_reply(
-            ctx.net,
-            ctx.link,
-            source,
-            guest,
-            ident,
-            reply,
-            &self.scratch[..reply.len],
-        );
-        ctx.net.counters.ping_down += u64::from(emitted == Emitted::Accepted);
-        let echo = self.echoes.at_mut(index);
-        echo.answered = true;
-        echo.traffic.down += reply.len as u64;
-    }
-
-    /// Reports the entries of an echo id's error queue to the guest, up to a limit for each turn.
-    fn report_problems<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        index: u32,
-        ctx: &mut Ctx<'_, H, T>,
-    ) -> ErrorQueueSummary {
-        let reported = icmp_errors::report(
-            &mut (&mut *self, ctx),
-            |(own, ctx), quote| ctx.host.problem(&mut own.echoes.at_mut(index).socket, quote),
-            |(own, ctx), problem, message| own.pass_on(index, problem, message, ctx),
-        );
-        self.echoes.at_mut(index).troubled = reported.more;
-        reported
-    }
-
-    /// Reports one entry of the error queue to the guest. `message` is the request as the host has sent it, beginning
-    /// with the ICMP header; only its sequence number and data are those of the guest's request.
-    fn pass_on<H, T: Transmit>(
-        &self,
-        index: u32,
-        problem: &Problem,
-        message: &[u8],
-        ctx: &mut Ctx<'_, H, T>,
-    ) {
-        let (guest, ident) = *self.echoes.key(index);
-        let echo = self.echoes.at(index);
-        let remote = problem.destination.ip();
-        let Some(written) = self.written(index, remote, ctx) else {
-            return;
-        };
-        let (seq, data) = match message {
-            [8 | 128, 0, _, _, _, _, high, low, data @ ..] => (u16::from_be_bytes([*high, *low]), data),
-            _ => (echo.seq, &[][..]),
-        };
-        let sent = InvokingPacket {
-            protocol: match guest {
-                IpAddr::V4(_) => protocol::ICMP,
-                IpAddr::V6(_) => protocol::ICMPV6,
-            },
-            source: SocketAddr::new(guest, ident),
-            destination: SocketAddr::new(written, seq),
-            payload_len: problem.payload_len.saturating_sub(HEADER),
-        };
-        icmp_errors::send_error(problem, sent, data, ctx);
-    }
-
-    /// Returns the address to which the guest has sent for `remote`, if it has sent an echo request there recently and
-    /// the policy still permits it.
-    fn written<H, T>(&self, index: u32, remote: IpAddr, ctx: &Ctx<'_, H, T>) -> Option<IpAddr> {
-        let flow = self.flow(index, ctx.net);
-        let (written, requested) = self.requested.written(flow, remote, ctx.now)?;
-        // The host may have been assigned this address since the request.
-        let translated = ctx.net.policy.translate_destination(written);
-        let is_permitted = match requested {
-            Requested::Translated => translated == Ok(remote),
-            Requested::Redirected => translated.is_ok(),
-        };
-        is_permitted.then_some(written)
-    }
-
-    /// Returns the address on the host's side of an echo request, if the guest has sent one with the same id there recently and
-    /// the egress rules do not apply to it.
-    fn kept_remote<H, T>(&self, ip: &frame::Ip, ident: u16, ctx: &Ctx<'_, H, T>) -> Option<IpAddr> {
-        let index = self.echoes.find(&(ip.source, ident))?;
-        let remote = ctx.net.policy.translate_destination(ip.destination).ok()?;
-        let flow = self.flow(index, ctx.net);
-        self.requested.is_kept(flow, remote, ctx.now).then_some(remote)
-    }
-
     /// Returns the flow id of the echo id at slot `index`.
     fn flow(&self, index: u32, net: &Net) -> FlowId {
         net.flow(Kind::Icmp, index, self.echoes.generation(index))
@@ -556,58 +417,12 @@ fn reason(unsent: SendFailure, ip: &frame::Ip) -> Option<Reason> {
     }
 }
 
-/// Sends an echo reply, in fragments if it is larger than the link's MTU.
-fn emit_reply<T: Transmit>(
-    net: &mut Net,
-    link: &mut T,
-    source: IpAddr,
-    guest: IpAddr,
-    ident: u16,
-    reply: &PingReply,
-    data: &[u8],
-) -> Emitted {
-    let (kind, protocol) = match guest {
-        IpAddr::V4(_) => (0, protocol::ICMP),
-        IpAddr::V6(_) => (129, protocol::ICMPV6),
-    };
-    let len = HEADER + data.len();
-    if source.is_ipv4() != guest.is_ipv4() || len > udp_emit::longest(guest) {
-        return Emitted::Refused;
-    }
-    let ([a, b], [c, d]) = (ident.to_be_bytes(), reply.seq.to_be_bytes());
-    let mut header = [kind, 0, 0, 0, a, b, c, d];
-    let pseudo = match guest {
-        IpAddr::V4(_) => Sum::new(),
-        IpAddr::V6(_) => Sum::pseudo(source, guest, protocol, len),
-    };
-    let sum = pseudo.add(&header).add(data).finish();
-    header[2..4].copy_from_slice(&sum.to_be_bytes());
-    let ip = udp_emit::ip(net, source, guest, reply.meta);
-    if udp_emit::ip_header(guest) + len > link.limits().mtu {
-        return udp_emit::in_fragments(net, link, ip, protocol, &header, data);
-    }
-    let mut block = ArrayVec::<u8, 128>::new();
-    let head = emit::ip(net.ether(), ip, protocol, len);
-    block.extend(head.bytes().iter().chain(&header).copied());
-    udp_emit::count(
-        net,
-        block.len() + data.len(),
-        link.send(Offload::NONE, &block, data),
-    )
-}
-
 /// Time after the last use until an echo id is closed (RFC 5508 REQ-2: not below 60 s).
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Maximum number of echo ids: a fourth of the ids that the host's kernel has for the ping sockets of all programs and
 /// both families. One worker owns all echo ids of the guest.
 const MOST_IDS: usize = 1 << 14;
-
-/// Number of bytes that one echo id may receive in one turn, followed by the minimum cost of a reply and the cost of an
-/// error in the same unit.
-const QUANTUM: usize = 64 << 10;
-const LEAST_COST: usize = 512;
-const ERROR_COST: usize = QUANTUM / 16;
 
 /// Length of an echo message's header in bytes: type, code, checksum, id, sequence number.
 const HEADER: usize = 8;

@@ -8,6 +8,7 @@
 //! Inputs (segments, socket events, timers) only record pending work; `Tcp::flush` performs all of it once for each flow and
 //! burst, in the order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
 
+mod accept;
 mod connection;
 mod decided;
 mod dns;
@@ -43,6 +44,7 @@ use pontoon_wire::frame::{self, Flags, Ip};
 use rand_chacha::ChaCha12Rng;
 use vm_memory::VolatileSlice;
 
+use self::accept::AcceptedClient;
 use self::connection::{Connection, ConnectionKey, TcpState};
 use self::half_closed::HalfClosed;
 use self::handshake::HandshakeRetry;
@@ -50,7 +52,7 @@ use self::open::OpeningSegment;
 use self::segment::Verdict;
 use self::table::ConnectionTable;
 use crate::ctx::{Completion, Ctx, Eviction, Net, Routed};
-use crate::decider::{DecisionToken, KeptClient};
+use crate::decider::DecisionToken;
 use crate::flow_events::CloseReason;
 use crate::slab::Slab;
 use crate::table::Secret;
@@ -111,7 +113,7 @@ pub struct Tcp<S> {
     /// Slot at which the search for idle connections to probe continues.
     next_look: u32,
     /// Clients of published ports whose decision is pending.
-    undecided: BTreeMap<DecisionToken, KeptClient<S>>,
+    undecided: BTreeMap<DecisionToken, AcceptedClient<S>>,
 }
 
 /// The result of sending a segment without data to the guest.

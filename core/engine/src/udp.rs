@@ -111,14 +111,14 @@ impl<S> Udp<S> {
     }
 
     /// Closes an endpoint at once, for example after its handler has panicked. The endpoint of a published port is
-    /// opened again, without its clients.
-    pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
+    /// opened again, without its clients. Returns false if there is no such endpoint.
+    pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) -> bool {
         // The handler may have taken the buffer before it panicked.
         if self.scratch.is_empty() {
             self.scratch = scratch();
         }
         let Some(endpoint) = self.endpoints.get_mut(flow.index, flow.generation) else {
-            return;
+            return false;
         };
         let (published, key) = (endpoint.published, *self.endpoints.key(flow.index));
         self.remove(flow.index, CloseReason::Internal, ctx);
@@ -127,6 +127,7 @@ impl<S> Udp<S> {
         {
             ctx.net.counters.host_exhausted += 1;
         }
+        true
     }
 
     /// Closes every endpoint except those of published ports.

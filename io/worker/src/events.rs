@@ -73,8 +73,8 @@ const ALIGNMENT: usize = 16;
 
 /// Value of the reader's word while events are not used.
 const OFF: u64 = 0;
-/// Value of the reader's word while the reader will look at the rings without a notification.
-const AWAKE: u64 = 1;
+/// Value of the reader's word while the reader reads the rings, and will do so again before it waits.
+const READS: u64 = 1;
 /// Value of the reader's word while the reader waits for a notification.
 const WAITS: u64 = 2;
 
@@ -83,9 +83,9 @@ const WAITS: u64 = 2;
 struct Ring {
     /// Number of records written so far. The worker writes this word and the next four.
     head: &'static AtomicU64,
-    /// Value of `head` at which a record was at the beginning of the ring.
+    /// Value of `head` when the worker last continued at the beginning of the empty ring.
     base: &'static AtomicU64,
-    /// Number of the last event of which the record was begun, or which was lost.
+    /// Number of the last event, whose record may be incomplete, or which was lost.
     begun: &'static AtomicU64,
     /// Number of the last event that was lost.
     lost: &'static AtomicU64,
@@ -210,7 +210,7 @@ pub(crate) struct Doorbell {
     state: &'static AtomicU64,
     ring: Ring,
     event: Arc<OwnedFd>,
-    /// Sum of the words that change with each event, when the reader was notified last, or was awake to find the events.
+    /// Sum of the words `head` and `lost`, of which each event changes one, at the last call of [`Self::notify`].
     seen: u64,
 }
 
@@ -249,7 +249,7 @@ impl EventWriter {
     fn room(&mut self, left: u64) -> u64 {
         let free = |tail: u64| self.capacity.saturating_sub(self.head.wrapping_sub(tail));
         if free(self.tail) <= left {
-            // The reader has finished with the records before its position.
+            // The records before the reader's position may be overwritten.
             self.tail = self.ring.tail.load(Ordering::Acquire);
         }
         let tail = self.tail;
@@ -315,23 +315,22 @@ impl FlowEvents for EventWriter {
 impl Doorbell {
     /// Notifies the reader if it waits, and there are events since the previous call.
     #[inline]
-    pub(crate) fn ring(&mut self) {
+    pub(crate) fn notify(&mut self) {
         let head = self.ring.head.load(Ordering::Relaxed);
         let sum = head.wrapping_add(self.ring.lost.load(Ordering::Relaxed));
         if sum != self.seen {
             self.seen = sum;
-            self.notify();
+            self.notify_waiting();
         }
     }
 
-    fn notify(&self) {
-        // The reader announces that it waits, and looks at the rings once more. Either it finds the record, or this load
-        // finds the announcement.
+    fn notify_waiting(&self) {
+        // The reader stores WAITS and then reads the rings once more: either it finds the record, or this load finds WAITS.
         fence(Ordering::SeqCst);
         if self.state.load(Ordering::Relaxed) == WAITS
             && self
                 .state
-                .compare_exchange(WAITS, AWAKE, Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange(WAITS, READS, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
         {
             // A write fails only if the count is at its maximum; then the descriptor is readable.

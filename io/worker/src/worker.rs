@@ -182,7 +182,7 @@ impl<L: Link> Worker<L> {
                 }
             };
             if let Some(doorbell) = &mut self.doorbell {
-                doorbell.ring();
+                doorbell.notify();
             }
             self.host.epoll().wait(&mut events, timeout)?;
         }
@@ -207,7 +207,7 @@ impl<L: Link> Worker<L> {
     pub(crate) fn end_events(&mut self, now: Instant) {
         self.engine.report_end(now);
         if let Some(doorbell) = &mut self.doorbell {
-            doorbell.ring();
+            doorbell.notify();
         }
     }
 

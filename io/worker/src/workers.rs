@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
@@ -60,16 +61,7 @@ pub(crate) fn build<L: Link>(
         let raw_icmp = std::mem::take(&mut raw_icmp);
         let mut host = KernelHost::new(can, setup.outbound.clone(), raw_icmp).map_err(take_over)?;
         host.set_workers(count);
-        let mut config = setup.config.clone();
-        // Each listener is shared by all workers; a UDP port belongs to the first worker.
-        config.published.clear();
-        for (published, socket) in setup.config.published.iter().zip(&published) {
-            if published.protocol == Protocol::Tcp || id == siblings::FIRST {
-                config.published.push(*published);
-                host.add_published(*published, Arc::clone(socket))
-                    .map_err(take_over)?;
-            }
-        }
+        let config = publish(&setup.config, &published, id, &mut host).map_err(take_over)?;
         let ledger = setup.ledger.part(id);
         let mut worker = Worker {
             engine: engine(config, id)?,
@@ -121,6 +113,28 @@ pub(crate) fn build<L: Link>(
         workers.push(worker);
     }
     Ok(workers)
+}
+
+/// Passes the sockets of the published ports of the worker `id` to its `host`, and returns its configuration, which has these
+/// ports.
+fn publish(
+    config: &Config,
+    sockets: &[Arc<OwnedFd>],
+    id: WorkerId,
+    host: &mut KernelHost,
+) -> io::Result<Config> {
+    let mut own = Config {
+        published: Vec::new(),
+        ..config.clone()
+    };
+    // Each listener is shared by all workers; a UDP port belongs to the first worker.
+    for (published, socket) in config.published.iter().zip(sockets) {
+        if published.protocol == Protocol::Tcp || id == siblings::FIRST {
+            own.published.push(*published);
+            host.add_published(*published, Arc::clone(socket))?;
+        }
+    }
+    Ok(own)
 }
 
 /// Runs the workers, the first one in this thread, until one of them ends, which ends all. Logs the sum of their counters,

@@ -43,7 +43,7 @@ pub(super) struct AuditFile<F = File> {
     file: Option<F>,
     /// Size of the file in bytes.
     len: u64,
-    /// Whole records that are not written yet, but for the beginning of the first one if `torn` is set.
+    /// Records that are not written yet. If `torn` is set, the first one is incomplete: the file ends with its beginning.
     unwritten: Vec<u8>,
     torn: bool,
     /// Numbers of the first and last record that were lost since the last write, for lack of room in `unwritten`.
@@ -57,17 +57,17 @@ pub(super) struct AuditFile<F = File> {
     lost: u64,
 }
 
-/// Limit on the bytes of records that wait.
+/// Maximum number of bytes of records that are not written yet.
 pub(super) const BUFFER: usize = 1 << 20;
 
-/// Room for a record about missing ones in the buffer.
+/// Bytes of the buffer that are reserved for a record about missing records.
 const GAP: usize = 256;
 
 /// Time between two attempts to write after an error.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Time between two lines of the log about errors.
-const QUIET: Duration = Duration::from_secs(60);
+/// Minimum time between two lines of the log about errors.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 impl AuditFile {
     /// Opens the file for appending; a new file is accessible by this user only.
@@ -83,7 +83,7 @@ impl AuditFile {
         Ok(Self::new(path, options, file, len))
     }
 
-    /// Writes the records that wait, if no error was too recent.
+    /// Writes the records that wait, unless the last error was less than [`RETRY`] ago.
     pub(super) fn flush(&mut self, now: Instant) {
         self.flush_with(now, Self::next_file);
     }
@@ -126,7 +126,7 @@ impl<F: Append> AuditFile<F> {
         }
     }
 
-    /// Adds the records `from` to `to`, which one line describes, to those that wait.
+    /// Adds a line about the records with the numbers `from` to `to` to those that wait to be written.
     pub(super) fn push(&mut self, (from, to): (u64, u64), line: &str) {
         self.note_gap(BUFFER / 2);
         if self.missing.is_some() || self.unwritten.len() + line.len() > BUFFER - GAP {
@@ -186,7 +186,7 @@ impl<F: Append> AuditFile<F> {
         let room = usize::try_from(self.size.saturating_sub(self.len)).unwrap_or(usize::MAX);
         let mut whole = whole_records(&self.unwritten, room);
         if self.torn || whole == 0 && self.len == 0 {
-            // The rest of a record, or a record longer than a file.
+            // One line is written beyond the size of the file: the rest of a record, or a record longer than a file.
             whole = whole_records(&self.unwritten, usize::MAX);
             let first = self.unwritten.iter().position(|byte| *byte == b'\n');
             whole = first.map_or(whole, |end| end + 1);
@@ -207,7 +207,7 @@ impl<F: Append> AuditFile<F> {
         };
         let mut kept = written;
         if written < whole {
-            // The file ends with a whole record also while it cannot be written.
+            // An incomplete record is removed, so that the file ends with a whole one until it can be written again.
             let complete = whole_records(&self.unwritten, written);
             if !self.torn && file.truncate(self.len + complete as u64).is_ok() {
                 kept = complete;
@@ -228,7 +228,10 @@ impl<F: Append> AuditFile<F> {
     fn note_error(&mut self, error: &io::Error, now: Instant) {
         self.errors += 1;
         self.retry_at = Some(now + RETRY);
-        if self.logged_at.is_none_or(|at| now.duration_since(at) >= QUIET) {
+        if self
+            .logged_at
+            .is_none_or(|at| now.duration_since(at) >= LOG_INTERVAL)
+        {
             self.logged_at = Some(now);
             let (lost, error) = (self.lost, error.to_string());
             // The standard library appends the number of the error, which is removed.
@@ -264,7 +267,8 @@ fn rename(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file for appending, and returns its size. A record that an earlier process has not completed is ended.
+/// Opens a file for appending, and returns its size. If an earlier process has left an
+/// incomplete record, a line end is added behind it.
 fn open(path: &Path) -> io::Result<(File, u64)> {
     let (mut file, is_complete) = file::open_to_append(path, 0o600)?;
     if !is_complete {

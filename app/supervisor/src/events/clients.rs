@@ -15,7 +15,7 @@ pub(super) struct Clients(Vec<Weak<RefCell<Subscription>>>);
 pub(crate) struct Subscription {
     filter: Filter,
     unsent: Vec<u8>,
-    /// Numbers of the first and last event that the client does not get because it did not read.
+    /// Numbers of the first and last event that the client does not get, because its buffer was full.
     missing: Option<(u64, u64)>,
 }
 
@@ -36,7 +36,8 @@ pub(crate) const TYPES: [&str; 8] = [
 /// Limit on the clients that read events; a control socket serves 16 clients.
 pub(crate) const MOST: usize = 8;
 
-/// Limit on the bytes of events that wait for a client, beside those that the server has taken.
+/// Maximum number of bytes of events that wait for a client, in addition to those that the server has taken from
+/// [`Subscription::take`].
 const BUFFER: usize = 256 << 10;
 
 impl Clients {
@@ -66,7 +67,7 @@ impl Clients {
         }
     }
 
-    /// Returns true if there are events for a client.
+    /// Returns true if events wait for at least one client.
     pub(super) fn have_unsent(&self) -> bool {
         let mut clients = self.0.iter().filter_map(Weak::upgrade);
         clients.any(|client| !client.borrow().unsent.is_empty())
@@ -99,7 +100,7 @@ impl Subscription {
         self.unsent.extend_from_slice(record.line.as_bytes());
     }
 
-    /// Moves the events that wait to `part`, and a record about missing ones behind them.
+    /// Moves the events that wait to `part`, followed by a record about missing ones if there are any.
     pub(crate) fn take(&mut self, part: &mut Vec<u8>) {
         part.append(&mut self.unsent);
         if let Some(missing) = self.missing.take() {
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_limited_and_forgotten_when_they_leave() {
+    fn clients_are_limited_and_removed_when_they_disconnect() {
         let mut clients = Clients::default();
         let mut all: Vec<_> = (0..MOST)
             .map(|_| clients.add(Filter::default()).unwrap())

@@ -11,7 +11,6 @@ use vm_memory::VolatileSlice;
 use super::{
     Answer, Decider, DecisionToken, FlowRequest, MOST_BYTES, MOST_PENDING, NewFlow, SEQUENCE_BITS, Verdict,
 };
-use crate::config::Published;
 use crate::egress::{DecisionGround, EgressProtocol};
 use crate::host::Received;
 use crate::siblings::FlowKey;
@@ -80,13 +79,6 @@ pub(crate) struct KeptDatagrams {
     pub(crate) payload: Vec<u8>,
 }
 
-/// Client of a published TCP port whose decision is pending.
-#[derive(Debug)]
-pub(crate) struct KeptClient<S> {
-    pub(crate) published: Published,
-    pub(crate) accepted: crate::host::AcceptedConnection<S>,
-}
-
 impl KeptFrame {
     /// Copies the headers of a segment that opens a connection.
     pub(crate) fn headers(frame: &Frame<'_>, ip: &Ip) -> Self {
@@ -152,11 +144,12 @@ pub(crate) struct Decisions {
     sequence: u64,
     pending: BTreeMap<DecisionToken, Pending>,
     by_key: BTreeMap<PendingKey, DecisionToken>,
-    /// Deadlines in order, as all requests have the same; some of the decisions may have been made.
+    /// Deadlines of requests, the earliest first: all requests have the same time, and are added in order. Entries of
+    /// decisions that were made may remain.
     deadlines: VecDeque<(Instant, DecisionToken)>,
     bytes: usize,
     /// The verdict about the flow whose kept frame is being handled.
-    at_hand: Option<(PendingKey, Verdict)>,
+    verdict: Option<(PendingKey, Verdict)>,
     /// Verdict about the flow that is being opened, for its events.
     ground: Option<DecisionGround>,
 }
@@ -178,7 +171,7 @@ impl Decisions {
             by_key: BTreeMap::new(),
             deadlines: VecDeque::new(),
             bytes: 0,
-            at_hand: None,
+            verdict: None,
             ground: None,
         }
     }
@@ -202,17 +195,17 @@ impl Decisions {
     }
 
     pub(super) const fn has_verdict(&self) -> bool {
-        self.at_hand.is_some()
+        self.verdict.is_some()
     }
 
     /// Sets or removes the verdict about the flow whose kept frame is handled.
     pub(crate) fn set_verdict(&mut self, verdict: Option<(PendingKey, Verdict)>) {
-        self.at_hand = verdict;
+        self.verdict = verdict;
     }
 
-    /// Returns and removes the verdict about the flow `key`, if it is at hand.
+    /// Returns and removes the verdict of the kept frame that is being handled, if it is about the flow `key`.
     pub(super) fn take_verdict(&mut self, key: Option<&PendingKey>) -> Option<Verdict> {
-        self.at_hand
+        self.verdict
             .take_if(|(of, _)| Some(&*of) == key)
             .map(|(_, verdict)| verdict)
     }

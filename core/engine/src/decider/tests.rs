@@ -103,7 +103,7 @@ fn queue_of_deadlines_does_not_grow_with_made_decisions() {
 }
 
 #[test]
-fn verdict_at_hand_is_for_its_flow_only() {
+fn verdict_of_a_kept_frame_is_for_its_flow_only() {
     let mut net = with(Answer::Unavailable);
     net.set_verdict(flow(1).key.map(|key| (key, Verdict::Allow)));
     let refused = Ruling::Denied(Denial::Unreachable);

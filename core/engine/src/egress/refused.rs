@@ -6,10 +6,10 @@ use core::str::FromStr;
 /// Treatment of existing flows that new egress rules refuse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RefusedFlows {
-    /// They are closed, and TCP connections are reset.
+    /// The refused flows are closed; TCP connections are reset on both sides.
     #[default]
     Reset,
-    /// They continue until they end. New flows are subject to the new rules.
+    /// The refused flows continue until they end. Only new flows are subject to the new rules.
     Keep,
 }
 

@@ -36,8 +36,7 @@ impl<H: Host> Engine<H> {
 
     /// Denies all flows whose decision is pending, because the decider has disconnected.
     pub fn deny_pending<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
-        let pending = self.net.decisions.as_ref().map(|decisions| decisions.tokens());
-        for (token, protocol) in pending.unwrap_or_default() {
+        for (token, protocol) in self.net.pending_decisions() {
             let state = self.conclude(token, Verdict::denial(protocol), link, host, now);
             self.net.counters.decisions_unavailable += u64::from(state == TokenState::Known);
         }
@@ -96,8 +95,7 @@ impl<H: Host> Engine<H> {
 impl<S> ProtocolHandlers<S> {
     /// Removes all pending decisions after the guest's flows were closed.
     pub(super) fn forget_decisions<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        let pending = ctx.net.decisions.as_ref().map(|decisions| decisions.tokens());
-        for (token, _) in pending.unwrap_or_default() {
+        for (token, _) in ctx.net.pending_decisions() {
             let removed = ctx.net.decisions.as_mut().and_then(|it| it.remove(token));
             self.tcp.abort_client(token, ctx);
             match removed.and_then(|pending| pending.key) {

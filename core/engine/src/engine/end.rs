@@ -14,8 +14,8 @@ impl<H: Host> Engine<H> {
         let (protocols, ctx) = &mut self.split(link, host, now);
         let exists = match id.kind {
             Kind::Tcp => protocols.tcp.end_by_request(id, ctx),
-            Kind::Udp => protocols.udp.end_by_request(id, ctx),
-            Kind::Icmp => protocols.icmp.end_by_request(id, ctx),
+            Kind::Udp => protocols.udp.close(id, ctx),
+            Kind::Icmp => protocols.icmp.close(id, ctx),
             Kind::Dns | Kind::Listener | Kind::Edge => false,
         };
         ctx.link.flush();

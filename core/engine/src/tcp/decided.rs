@@ -4,17 +4,17 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use pontoon_wire::frame::Flags;
 
+use super::accept::AcceptedClient;
 use super::connection::{Connection, ConnectionKey};
 use super::open::{OpeningSegment, is_to_forwarder};
 use super::stray::reply_reset;
 use super::{Tcp, events, unreachable};
-use crate::config::Published;
 use crate::ctx::{Ctx, Net};
 use crate::decider::{
-    DecisionToken, Denial, Direction, Kept, KeptClient, KeptFrame, NewFlow, PendingKey, Ruling, Verdict,
+    DecisionToken, Denial, Direction, Kept, KeptFrame, NewFlow, PendingKey, Ruling, Verdict,
 };
 use crate::egress::EgressProtocol;
-use crate::host::{AcceptedConnection, Connect};
+use crate::host::Connect;
 use crate::{Failure, FlowId, Host, Kind, Transmit};
 
 /// The host's side of a connection that the guest opens.
@@ -140,23 +140,18 @@ impl<S> Tcp<S> {
     /// Asks the decider about an accepted client of a published port.
     pub(super) fn judge_client<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        published: Published,
-        accepted: AcceptedConnection<S>,
+        client: AcceptedClient<S>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let Some(guest) = published.guest(&ctx.net.config.plan) else {
-            return ctx.host.abort(accepted.socket);
-        };
         let flow = NewFlow {
             protocol: EgressProtocol::Tcp,
             direction: Direction::In {
-                published: published.host,
+                published: client.published.host,
             },
-            guest,
-            remote: accepted.peer,
+            guest: client.guest,
+            remote: client.accepted.peer,
             key: None,
         };
-        let client = KeptClient { published, accepted };
         match ctx.net.judge(&flow, ctx.now, || Kept::Client) {
             Ruling::Pending(token) => {
                 self.undecided.insert(token, client);
@@ -181,13 +176,8 @@ impl<S> Tcp<S> {
         match verdict {
             Verdict::Allow => self.accept_decided(client, ctx),
             Verdict::Deny(_) | Verdict::Redirect(_) | Verdict::RedirectToStream => {
-                if let Some(guest) = client.published.guest(&ctx.net.config.plan) {
-                    let key = ConnectionKey {
-                        guest,
-                        remote: client.accepted.peer,
-                    };
-                    ctx.net.report_denied(events::ends(&key, true), ctx.now);
-                }
+                let ends = events::client_ends(client.guest, client.accepted.peer);
+                ctx.net.report_denied(ends, ctx.now);
                 ctx.host.abort(client.accepted.socket);
             }
         }
@@ -206,19 +196,15 @@ impl<S> Tcp<S> {
 
     fn accept_decided<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        client: KeptClient<S>,
+        mut client: AcceptedClient<S>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let KeptClient {
-            published,
-            mut accepted,
-        } = client;
         let id = self.vacant(ctx.net);
-        match ctx.host.tcp_assign(id, &mut accepted.socket) {
-            Ok(()) => self.accept(published, accepted, ctx),
+        match ctx.host.tcp_assign(id, &mut client.accepted.socket) {
+            Ok(()) => self.accept(client, ctx),
             Err(_) => {
                 ctx.net.counters.host_exhausted += 1;
-                ctx.host.abort(accepted.socket);
+                ctx.host.abort(client.accepted.socket);
             }
         }
     }

@@ -14,6 +14,7 @@ use super::Sending;
 use super::connection::Connection;
 use super::recovery::RetryKind;
 use super::seq::Seq;
+use super::stray::send_head;
 use crate::ctx::{Ctx, Net};
 use crate::link::{Limits, Room, TransmitError};
 use crate::{Failure, FlowId, Host, Instant, Transmit};
@@ -101,25 +102,12 @@ impl<S> Connection<S> {
     ) -> Sending {
         let had_ack = self.pending.ack;
         let head = self.head(ctx.net, seq, flags, syn, 0);
-        let offload = Offload {
-            checksum: head.checksum,
-            segmentation: Segmentation::Whole,
-        };
-        match ctx.link.send(offload, head.bytes(), &[]) {
-            Ok(()) => {
-                ctx.net.counters.frames_down += 1;
-                ctx.net.throttle.sent_down(head.bytes().len());
-            }
-            Err(refused) => {
-                ctx.net.counters.link_refused += 1;
-                if refused == TransmitError::Full {
-                    self.pending.ack = had_ack;
-                    self.park(id, ctx.net);
-                    return Sending::LinkFull;
-                }
-            }
+        let sending = send_head(&head, ctx);
+        if sending == Sending::LinkFull {
+            self.pending.ack = had_ack;
+            self.park(id, ctx.net);
         }
-        Sending::Done
+        sending
     }
 
     /// Discards the bytes that the guest has acknowledged from the receive queue.

@@ -1,5 +1,4 @@
-//! Opens connections: a SYN of the guest becomes a connect to the remote host, and a client of a published port becomes
-//! a SYN to the guest.
+//! Opens connections of the guest: its SYN becomes a connect to the remote host.
 //!
 //! The engine sends the guest a SYN-ACK only after the host connection is established.
 
@@ -7,32 +6,20 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use pontoon_wire::frame::{self, Flags, Ip};
-use rand_chacha::rand_core::RngCore;
 
 use super::connection::{Connection, ConnectionKey, TcpState};
 use super::events;
 use super::seq::Seq;
 use super::stray::{reply_reset, send_reset};
 use super::{Burst, Sending, Tcp, decided};
-use crate::config::Published;
 use crate::ctx::{Capacity, Ctx, Net, Routed};
 use crate::dns::stream::Queries;
 use crate::egress::{Decision, EgressProtocol};
 use crate::flow_events::{CloseReason, RefusalReason};
 use crate::flow_rate::{Admission, FlowOpener};
-use crate::host::{AcceptedConnection, Connect};
+use crate::host::Connect;
 use crate::policy::Refusal;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
-
-/// Maximum number of connections that are accepted from one listener in one turn.
-const ACCEPTS: usize = 64;
-/// Number of clients greater than that of any listener's queue, whose backlog is at most 4,096.
-const BACKLOG: usize = 4_097;
-/// Maximum number of random ports that are tried for a client that is shown to the guest with the gateway's address.
-const PORT_TRIES: usize = 16;
-/// Lowest port that is chosen for a client that is shown to the guest with the gateway's address; it is above the ports
-/// of services (RFC 6056 section 3.2).
-const FIRST_PORT: u16 = 1024;
 
 impl<S> Tcp<S> {
     /// Handles a SYN of the guest that belongs to no connection: checks the policy and the limits, and connects to the
@@ -59,10 +46,8 @@ impl<S> Tcp<S> {
         let victim = match self.admit_guest(&key, frame, ctx) {
             GuestAdmission::Admitted { victim } => victim,
             GuestAdmission::Refused => {
-                let refused = events::ends(&key, false);
-                ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
                 decided::release(&key, ctx.net);
-                return reply_reset(syn.ip, segment, ctx);
+                return refuse_by_limit(&syn, ctx);
             }
             GuestAdmission::HandedOver => return decided::release(&key, ctx.net),
         };
@@ -78,10 +63,8 @@ impl<S> Tcp<S> {
         if victim.is_none() && ctx.net.is_full() {
             // A connection keeps its slot until the link has accepted its reset.
             ctx.net.counters.flows_refused += 1;
-            let refused = events::ends(&key, false);
-            ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
             ctx.net.release(&key.into());
-            return reply_reset(syn.ip, segment, ctx);
+            return refuse_by_limit(&syn, ctx);
         }
         let give_up = ctx.net.config.connect_timeout.map(|after| ctx.now + after);
         let iss = self.first_seq(&key, ctx.now);
@@ -230,157 +213,15 @@ impl<S> Tcp<S> {
         send_reset(key, 0, isn.wrapping_add(1), Flags::RST.and(Flags::ACK), ctx);
     }
 
-    /// Accepts clients from the listener of a published port, up to a limit for each turn.
-    pub fn handle_listener<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        listener: FlowId,
-        ctx: &mut Ctx<'_, H, T>,
-    ) {
-        let backlog = self.take_clients(listener, ACCEPTS, ctx);
-        // Another event may have added the listener to the list of ready flows already.
-        if backlog == Backlog::MayHaveMore && !ctx.net.ready.contains(&listener) {
-            ctx.net.ready.push_back(listener);
-        }
-    }
-
-    /// Accepts all clients in the queue of a port that is unpublished, because the kernel would reset them when the
-    /// listener is closed.
-    pub fn drain_listener<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        listener: FlowId,
-        ctx: &mut Ctx<'_, H, T>,
-    ) {
-        self.take_clients(listener, BACKLOG, ctx);
-    }
-
-    /// Accepts up to `most` clients from a listener.
-    fn take_clients<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        listener: FlowId,
-        most: usize,
-        ctx: &mut Ctx<'_, H, T>,
-    ) -> Backlog {
-        for _ in 0..most {
-            let id = match ctx.net.decisions {
-                None => self.vacant(ctx.net),
-                Some(_) => decided::undecided(ctx.net),
-            };
-            match ctx.host.tcp_accept(listener.index, id) {
-                Ok(accepted) => {
-                    let published = ctx.net.config.published[listener.index as usize];
-                    match ctx.net.decisions {
-                        None => self.accept(published, accepted, ctx),
-                        Some(_) => self.judge_client(published, accepted, ctx),
-                    }
-                }
-                Err(Failure::Exhausted) => {
-                    // An event reports the listener again when there may be a free descriptor.
-                    ctx.net.counters.host_exhausted += 1;
-                    return Backlog::Taken;
-                }
-                // No other client waits, or the port is not published any more.
-                Err(Failure::WouldBlock | Failure::Invalid) => return Backlog::Taken,
-                // The client has disconnected already (accept(2), "Error handling"), so the next one is accepted.
-                Err(_gone) => {}
-            }
-        }
-        Backlog::MayHaveMore
-    }
-
     /// Returns the id of the flow that the next connection gets.
     pub(super) fn vacant(&mut self, net: &Net) -> FlowId {
         let (index, generation) = self.connections.vacant();
         net.flow(Kind::Tcp, index, generation)
     }
 
-    pub(super) fn accept<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        published: Published,
-        accepted: AcceptedConnection<S>,
-        ctx: &mut Ctx<'_, H, T>,
-    ) {
-        let Some(guest) = published.guest(&ctx.net.config.plan) else {
-            return ctx.host.abort(accepted.socket);
-        };
-        let refused = events::client_ends(guest, accepted.peer);
-        let Some(room) = self.room_for_client(published.share_key(), ctx) else {
-            ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
-            return ctx.host.abort(accepted.socket);
-        };
-        let capacity = Capacity::new(room != ClientRoom::Vacant);
-        let admission = ctx.net.admit(capacity, FlowOpener::Client, ctx.now);
-        if admission == Admission::Refused {
-            ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
-            return ctx.host.abort(accepted.socket);
-        }
-        let victim = match room {
-            ClientRoom::HalfClosed(victim) => Some(victim),
-            ClientRoom::Vacant | ClientRoom::TimeWait(_) | ClientRoom::Datagrams => None,
-        };
-        let Some(key) = self.appear(guest, accepted.peer, ctx) else {
-            return ctx.host.abort(accepted.socket);
-        };
-        let reused = self.find(&key);
-        let sending = self.send_reset_to_victim(victim, ctx);
-        if sending == Sending::LinkFull {
-            // The key of a connection in TIME-WAIT still belongs to that connection.
-            if reused.is_none() {
-                ctx.net.release(&key.into());
-            }
-            return ctx.host.abort(accepted.socket);
-        }
-        let iss = self.first_seq(&key, ctx.now);
-        let mut connection = Connection::new(key, TcpState::SynSent, iss, ctx.now);
-        connection.socket = Some(accepted.socket);
-        connection.listener = Some(published.share_key());
-        connection.pending.handshake = true;
-        ctx.net.counters.tcp_accepted += 1;
-        let index = self.add(connection, ctx);
-        if let Some(old) = reused {
-            self.replace(old, ctx);
-        }
-        // The client's connection has its slot, so these slots are freed for later connections.
-        match room {
-            ClientRoom::Vacant => {}
-            ClientRoom::TimeWait(old) => self.end_time_wait(old, ctx),
-            ClientRoom::Datagrams => {
-                ctx.net.reclaim();
-            }
-            ClientRoom::HalfClosed(_) => self.end_victim(victim, ctx),
-        }
-        self.flush(index, &[], ctx);
-    }
-
-    /// Finds room for a client under `--max-flows`; `None` if there is none. Nothing is evicted yet.
-    fn room_for_client<H, T>(&mut self, port: u32, ctx: &mut Ctx<'_, H, T>) -> Option<ClientRoom> {
-        if let Some(share) = ctx.net.full_share(port) {
-            if let Some(old) = self.time_wait_of(share) {
-                return Some(ClientRoom::TimeWait(old));
-            }
-            let victim = self.idlest_half_closed(Some(share), ctx);
-            ctx.net.counters.tcp_share_refused += u64::from(victim.is_none());
-            return victim.map(ClientRoom::HalfClosed);
-        }
-        if !ctx.net.is_full() {
-            return Some(ClientRoom::Vacant);
-        }
-        if let Some(&oldest) = self.waiting.front() {
-            return Some(ClientRoom::TimeWait(oldest));
-        }
-        if ctx.net.can_reclaim() {
-            return Some(ClientRoom::Datagrams);
-        }
-        let victim = self.idlest_half_closed(None, ctx);
-        if victim.is_none() {
-            self.probe_some(ctx);
-            ctx.net.counters.flows_refused += 1;
-        }
-        victim.map(ClientRoom::HalfClosed)
-    }
-
     /// Sends a reset to the guest of the half-closed connection `victim` that a new flow will replace. If the link is
     /// full, the new flow is refused and counted, because the victim would keep its slot until there is room.
-    fn send_reset_to_victim<H, T: Transmit>(
+    pub(super) fn send_reset_to_victim<H, T: Transmit>(
         &self,
         victim: Option<FlowId>,
         ctx: &mut Ctx<'_, H, T>,
@@ -395,7 +236,7 @@ impl<S> Tcp<S> {
 
     /// Removes the half-closed connection that a new flow replaces, after [`Self::send_reset_to_victim`]. The new flow
     /// has its slot already, because its socket was registered under the slot that was free before.
-    fn end_victim<H: Host<Socket = S>, T: Transmit>(
+    pub(super) fn end_victim<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         victim: Option<FlowId>,
         ctx: &mut Ctx<'_, H, T>,
@@ -405,59 +246,12 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Returns the addresses by which a client appears to the guest: as itself, or as another address with a fresh port.
-    /// The key is claimed; only a connection in TIME_WAIT may have it already.
-    fn appear<H, T>(
-        &self,
-        guest: SocketAddr,
-        peer: SocketAddr,
-        ctx: &mut Ctx<'_, H, T>,
-    ) -> Option<ConnectionKey> {
-        let shown = ctx.net.policy.visible_client_of(guest.ip(), peer.ip());
-        if shown == peer.ip() {
-            let key = ConnectionKey { guest, remote: peer };
-            // A key that is in use belongs to the same client, which has used its port with another address of the
-            // host.
-            let free = match self.find(&key) {
-                Some(old) => matches!(self.connections.at(old).state, TcpState::TimeWait { .. }),
-                None => ctx.net.claim(&key.into()).is_ok(),
-            };
-            if free {
-                return Some(key);
-            }
-        }
-        // A client's own address stands for one client only.
-        let shown = match shown == peer.ip() {
-            true => ctx.net.config.plan.gateway(guest.ip())?,
-            false => shown,
-        };
-        (0..PORT_TRIES).find_map(|_| {
-            let spread = u32::from(u16::MAX - FIRST_PORT);
-            let port = FIRST_PORT + u16::try_from(ctx.net.random.next_u32() % spread).expect("below spread");
-            let key = ConnectionKey {
-                guest,
-                remote: SocketAddr::new(shown, port),
-            };
-            let free = self.find(&key).is_none() && ctx.net.claim(&key.into()).is_ok();
-            free.then_some(key)
-        })
-    }
-
     /// Returns an initial sequence number (RFC 6528): a clock with a period of 4 us, plus a keyed hash of both ends.
-    fn first_seq(&self, key: &ConnectionKey, now: Instant) -> Seq {
+    pub(super) fn first_seq(&self, key: &ConnectionKey, now: Instant) -> Seq {
         let clock = now.0 / 4_000;
         #[expect(clippy::cast_possible_truncation, reason = "sequence numbers wrap")]
         Seq(self.table.hash(key).wrapping_add(clock) as u32)
     }
-}
-
-/// State of a listener's queue after a turn has accepted clients from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Backlog {
-    /// All clients were accepted, or there is no free descriptor for the others.
-    Taken,
-    /// The listener's queue may contain more clients.
-    MayHaveMore,
 }
 
 /// A SYN of the guest that belongs to no connection.
@@ -482,17 +276,11 @@ enum GuestAdmission {
     HandedOver,
 }
 
-/// The slot under `--max-flows` that a new client of a published port uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClientRoom {
-    /// A vacant slot.
-    Vacant,
-    /// The slot of a connection in TIME-WAIT.
-    TimeWait(FlowId),
-    /// The slot of the idlest UDP endpoint or echo id.
-    Datagrams,
-    /// The slot of a half-closed connection, which is reset.
-    HalfClosed(FlowId),
+/// Refuses a connection that a limit on flows does not permit.
+fn refuse_by_limit<H, T: Transmit>(syn: &OpeningSegment<'_, '_>, ctx: &mut Ctx<'_, H, T>) {
+    let refused = events::ends(&syn.key, false);
+    ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
+    reply_reset(syn.ip, syn.segment, ctx);
 }
 
 /// Returns the host-side destination of a connection that the guest opens, or counts a refusal by the policy.

@@ -1,4 +1,5 @@
-//! Sends segments to the guest that belong to no connection: resets, and probes for connections of an earlier engine.
+//! Sends segments without data to the guest, in particular those that belong to no connection: resets, and probes for
+//! connections of an earlier engine.
 
 use core::net::SocketAddr;
 
@@ -69,6 +70,11 @@ pub(super) fn send_stray<H, T: Transmit>(
         },
         0,
     );
+    send_head(&head, ctx)
+}
+
+/// Sends a segment without data, of which `head` has all headers.
+pub(super) fn send_head<H, T: Transmit>(head: &emit::Head, ctx: &mut Ctx<'_, H, T>) -> Sending {
     let offload = Offload {
         checksum: head.checksum,
         segmentation: Segmentation::Whole,

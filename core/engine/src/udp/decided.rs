@@ -100,8 +100,8 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Asks the decider about a client that has sent its first datagrams to a published port: `payload`, which the socket
-    /// of the endpoint at `index` has received.
+    /// Asks the decider about a new client of a published port. `payload` is its first datagrams, which the socket of the
+    /// endpoint at `index` has received.
     pub(super) fn judge_client<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -146,7 +146,7 @@ impl<S> Udp<S> {
     /// Applies the verdict about a client: sends its datagrams to the guest, or drops them.
     pub(crate) fn conclude_client<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        datagrams_in: &KeptDatagrams,
+        kept: &KeptDatagrams,
         verdict: Verdict,
         ctx: &mut Ctx<'_, H, T>,
     ) {
@@ -155,7 +155,7 @@ impl<S> Udp<S> {
             generation,
             received,
             payload,
-        } = datagrams_in;
+        } = kept;
         // The port may not be published any more.
         if self.endpoints.get_mut(*index, *generation).is_none() {
             return;
@@ -171,7 +171,7 @@ impl<S> Udp<S> {
             };
             return ctx.net.report_denied(ends, ctx.now);
         }
-        let Some(written) = self.meet(home, *index, received, ctx.net, ctx.now) else {
+        let Some(written) = self.add_client(home, *index, received, ctx.net, ctx.now) else {
             ctx.net.counters.udp_unsolicited += datagrams(received.len, received.stride) as u64;
             return;
         };

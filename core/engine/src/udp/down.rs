@@ -86,7 +86,7 @@ impl<S> Udp<S> {
         }
         let limits = ctx.link.limits();
         let guest = self.endpoints.key(index).0;
-        let headers = if guest.is_ipv4() { 20 + 8 } else { 40 + 8 };
+        let headers = headers_len(guest);
         // The queue of a virtual machine may be too short for a super-frame at any time.
         let straight = limits.uso && limits.max_gso >= LONGEST;
         let payload = if straight { LONGEST } else { 0 };
@@ -124,32 +124,12 @@ impl<S> Udp<S> {
                 return ReceiveStep::Took(received.len.max(LEAST_COST));
             }
         };
-        let meta = received.meta;
         let stride = match received.stride {
             0 => received.len,
             stride => stride.min(received.len),
         };
         if straight && headers + stride <= limits.mtu && headers + received.len <= limits.max_gso {
-            let head = udp_emit::head(ctx.net, written, guest, meta, received.len);
-            let segmentation = match u16::try_from(stride) {
-                Ok(len) if count > 1 => Segmentation::Udp { len },
-                Ok(_) | Err(_) => Segmentation::Whole,
-            };
-            let offload = Offload {
-                checksum: head.checksum,
-                segmentation,
-            };
-            let counters = &mut ctx.net.counters;
-            match room.commit(offload, head.bytes(), received.len) {
-                Ok(()) => {
-                    counters.frames_down += 1;
-                    counters.udp_down += count as u64;
-                    ctx.net
-                        .throttle
-                        .sent_down(received.len + count * (ETHERNET + headers));
-                }
-                Err(_) => counters.link_refused += 1,
-            }
+            commit(ctx.net, &mut room, (written, guest), &received, stride);
             return ReceiveStep::Took(received.len.max(LEAST_COST));
         }
         if straight {
@@ -163,7 +143,7 @@ impl<S> Udp<S> {
         let mut left = &self.scratch[..received.len];
         for _ in 0..count {
             let (one, later) = left.split_at(left.len().min(stride));
-            udp_emit::datagram(ctx.net, ctx.link, written, guest, meta, one);
+            udp_emit::datagram(ctx.net, ctx.link, written, guest, received.meta, one);
             left = later;
         }
         ReceiveStep::Took(received.len.max(LEAST_COST))
@@ -212,7 +192,7 @@ impl<S> Udp<S> {
             }
             None if endpoint.published.is_some() && net.decisions.is_some() => return Sender::Undecided,
             None if endpoint.published.is_some() || anybody && may_be_sent_to(received.from, net, now) => {
-                match self.meet(home, index, received, net, now) {
+                match self.add_client(home, index, received, net, now) {
                     Some(written) => written,
                     None => return Sender::Refused,
                 }
@@ -243,6 +223,40 @@ enum Sender {
     Refused,
     /// The sender is a new client of a published port, about which the decider has to be asked.
     Undecided,
+}
+
+/// Sends the guest one frame of the datagrams that are in the link memory `room`. Each has `stride` bytes except the last.
+fn commit(
+    net: &mut Net,
+    room: &mut impl Room,
+    (from, guest): (SocketAddr, SocketAddr),
+    received: &Received,
+    stride: usize,
+) {
+    let count = datagrams(received.len, received.stride);
+    let head = udp_emit::head(net, from, guest, received.meta, received.len);
+    let segmentation = match u16::try_from(stride) {
+        Ok(len) if count > 1 => Segmentation::Udp { len },
+        Ok(_) | Err(_) => Segmentation::Whole,
+    };
+    let offload = Offload {
+        checksum: head.checksum,
+        segmentation,
+    };
+    match room.commit(offload, head.bytes(), received.len) {
+        Ok(()) => {
+            net.counters.frames_down += 1;
+            net.counters.udp_down += count as u64;
+            let headers = ETHERNET + headers_len(guest);
+            net.throttle.sent_down(received.len + count * headers);
+        }
+        Err(_) => net.counters.link_refused += 1,
+    }
+}
+
+/// Returns the length of the IP and UDP headers of a datagram to the guest.
+const fn headers_len(guest: SocketAddr) -> usize {
+    if guest.is_ipv4() { 20 + 8 } else { 40 + 8 }
 }
 
 /// Returns true if the policy permits the guest to send to an unknown sender. Otherwise the sender is refused, because

@@ -7,7 +7,7 @@ use super::peers::Peer;
 use crate::ctx::Ctx;
 use crate::egress::{DestinationSelection, EgressProtocol};
 use crate::flow_events::CloseReason;
-use crate::{FlowId, Host, Transmit};
+use crate::{Host, Transmit};
 
 impl<S> Udp<S> {
     /// Exempts the peers and ports that the changed egress rules refuse from these, and no others.
@@ -23,17 +23,6 @@ impl<S> Udp<S> {
     /// Subjects all peers and ports to the egress rules.
     pub(super) fn keep_none(&mut self) {
         self.change_peers(|peer| peer.ports.keep(|_| false));
-    }
-
-    /// Closes an endpoint; returns false if there is none.
-    pub(crate) fn end_by_request<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        flow: FlowId,
-        ctx: &mut Ctx<'_, H, T>,
-    ) -> bool {
-        let exists = self.contains(flow);
-        self.close(flow, ctx);
-        exists
     }
 
     /// Closes the endpoints from which the guest has sent to destinations of `selection`. Endpoints of published ports forget

@@ -141,7 +141,7 @@ impl<S> Udp<S> {
 
     /// Stores a client that has sent a datagram, with the socket and host address to which it has sent. Returns its
     /// address as the guest sees it: its own, or the gateway's with a new port.
-    pub(super) fn meet(
+    pub(super) fn add_client(
         &mut self,
         home: u32,
         via: u32,

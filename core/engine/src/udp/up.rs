@@ -19,7 +19,7 @@ use crate::flow_events::RefusalReason;
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::DatagramMeta;
 use crate::siblings::FlowKey;
-use crate::{Failure, Frame, Host, Instant, Kind, Transmit};
+use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
     /// Handles a UDP datagram from the guest, or a super-frame of several. It waits in `gather` for others with equal
@@ -148,17 +148,7 @@ impl<S> Udp<S> {
         };
         let peer = known.and_then(|home| self.fresh_peer(home, written, ctx.now));
         let peer = peer.filter(|(.., peer)| is_of_port(peer));
-        let remote = match peer {
-            // A peer may represent all ports, some of which the rules may refuse.
-            Some((.., peer)) if peer.redirected && peer.ports.is_kept(written.port()) => peer.remote,
-            Some((.., peer)) if peer.redirected => packet.check_egress(ctx).ok().map(|_| peer.remote)?,
-            Some((.., peer))
-                if peer.came_in || ctx.net.policy.egress.is_open() || peer.ports.is_kept(written.port()) =>
-            {
-                peer.remote_for(written)
-            }
-            Some(_) | None => packet.check_egress(ctx).ok()?,
-        };
+        let remote = permitted_remote(peer.as_ref().map(|(.., peer)| peer), packet, written, ctx)?;
         packet.check_hop_limit(remote.ip(), ctx).ok()?;
         if written.port() == 0 {
             ctx.net.counters.malformed += 1;
@@ -179,21 +169,15 @@ impl<S> Udp<S> {
             Some((index, via)) => (index, via, false),
             None => {
                 let key = (guest, if known.is_some() { BESIDE } else { 0 });
-                let found = self.endpoints.find(&key);
-                let opened = found.map_or_else(|| self.open(key, written, packet.frame, ctx), Some);
-                let Some(index) = opened else {
-                    self.release_unused(guest, ctx.net);
-                    return None;
-                };
-                (index, index, found.is_none())
+                let (index, opened) = self.find_or_open(key, written, packet.frame, ctx)?;
+                (index, index, opened)
             }
         };
-        ctx.net.current_flow = Some(ctx.net.flow(Kind::Udp, index, self.endpoints.generation(index)));
-        let owner = self.owner(index);
-        let endpoint = self.endpoints.at_mut(index);
+        let flow = ctx.net.flow(Kind::Udp, index, self.endpoints.generation(index));
+        ctx.net.current_flow = Some(flow);
         let from = match peer {
             Some((_, place, _)) => {
-                let peer = endpoint.peers.touch(&mut self.pool, place);
+                let peer = self.endpoints.at_mut(index).peers.touch(&mut self.pool, place);
                 peer.used = ctx.now;
                 peer.ports.note(written.port());
                 peer.from
@@ -210,32 +194,58 @@ impl<S> Udp<S> {
                     ports: PeerPorts::of(written.port()),
                     redirected,
                 };
-                endpoint
-                    .peers
-                    .learn(&mut self.pool, owner, PeerGroup::Outbound, peer, ctx.now);
+                self.learn_peer(index, peer, opened, ctx);
                 None
             }
         };
-        if peer.is_none() {
-            let (written, remote) = (Some(written), Some(remote));
-            self.report_peer((index, opened), written, remote, false, (ctx.net, ctx.now));
-        }
+        self.note_use(flow, written, opened, ctx);
         let endpoint = self.endpoints.at_mut(index);
-        endpoint.used = ctx.now;
-        endpoint.last = Some(written);
-        endpoint.only_dns &= written.port() == DNS;
-        if let (true, Some(at)) = (opened, endpoint.expiry()) {
-            let flow = ctx.net.flow(Kind::Udp, index, owner.generation);
-            ctx.net.timers.arm(&mut endpoint.timer, flow, at);
-        }
         let state = connect(endpoint, remote, peer.is_none(), ctx);
-        self.endpoints.touch(index);
         Some(UdpRoute {
             index: via,
             generation: self.endpoints.generation(via),
             to: (state == SocketState::Unconnected).then_some(remote),
             from,
         })
+    }
+
+    /// Notes that the endpoint `flow` sends a datagram to `written`, and arms its timer if it was opened for it.
+    fn note_use<H, T>(&mut self, flow: FlowId, written: SocketAddr, opened: bool, ctx: &mut Ctx<'_, H, T>) {
+        self.endpoints.touch(flow.index);
+        let endpoint = self.endpoints.at_mut(flow.index);
+        endpoint.used = ctx.now;
+        endpoint.last = Some(written);
+        endpoint.only_dns &= written.port() == DNS;
+        if let (true, Some(at)) = (opened, endpoint.expiry()) {
+            ctx.net.timers.arm(&mut endpoint.timer, flow, at);
+        }
+    }
+
+    /// Returns the slot of the endpoint `key`, and true if it was opened by this call; `None` if it cannot be opened.
+    fn find_or_open<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        key: (SocketAddr, u8),
+        written: SocketAddr,
+        frame: &Frame<'_>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Option<(u32, bool)> {
+        if let Some(index) = self.endpoints.find(&key) {
+            return Some((index, false));
+        }
+        let opened = self.open(key, written, frame, ctx);
+        if opened.is_none() {
+            self.release_unused(key.0, ctx.net);
+        }
+        Some((opened?, true))
+    }
+
+    /// Stores a peer to which the endpoint at `index` sends its first datagram, and reports it.
+    fn learn_peer<H, T>(&mut self, index: u32, peer: Peer, opened: bool, ctx: &mut Ctx<'_, H, T>) {
+        let owner = self.owner(index);
+        let peers = &mut self.endpoints.at_mut(index).peers;
+        peers.learn(&mut self.pool, owner, PeerGroup::Outbound, peer, ctx.now);
+        let (written, remote) = (Some(peer.written), Some(peer.remote));
+        self.report_peer((index, opened), written, remote, false, (ctx.net, ctx.now));
     }
 
     /// Returns a peer to which the guest has sent recently, as the slot of its endpoint (the one at `home`, or the
@@ -347,6 +357,26 @@ impl<S> Udp<S> {
         let opened = ctx.host.udp_open(flow, family_of);
         ctx.net.counters.host_exhausted += u64::from(opened.is_err());
         opened
+    }
+}
+
+/// Returns the host-side destination of a datagram to `peer`, or to a destination without one, if the policy permits it.
+fn permitted_remote<H, T: Transmit>(
+    peer: Option<&Peer>,
+    packet: &Packet<'_, '_>,
+    written: SocketAddr,
+    ctx: &mut Ctx<'_, H, T>,
+) -> Option<SocketAddr> {
+    match peer {
+        // A peer may represent all ports, some of which the rules may refuse.
+        Some(peer) if peer.redirected && peer.ports.is_kept(written.port()) => Some(peer.remote),
+        Some(peer) if peer.redirected => packet.check_egress(ctx).ok().map(|_| peer.remote),
+        Some(peer)
+            if peer.came_in || ctx.net.policy.egress.is_open() || peer.ports.is_kept(written.port()) =>
+        {
+            Some(peer.remote_for(written))
+        }
+        Some(_) | None => packet.check_egress(ctx).ok(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::record::{EventRecord, RECORD, decode};
-use super::{AWAKE, EventRings, EventSetup, OFF, Ring, WAITS};
+use super::{EventRings, EventSetup, OFF, READS, Ring, WAITS};
 
 /// Reader of the rings of all workers.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub struct EventReader {
     rings: Vec<RingReader>,
 }
 
-/// Entry that the reader finds in a ring.
+/// Result of reading a ring: one event, or a number of events that were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// An event.
@@ -24,7 +24,7 @@ pub enum Found {
     Lost(u64),
 }
 
-/// Position in one ring, which no engine can change.
+/// The reader's position in one ring, in memory that no engine can change.
 #[derive(Debug)]
 struct RingReader {
     ring: Ring,
@@ -32,11 +32,12 @@ struct RingReader {
     capacity: u64,
     /// Number of records read so far.
     tail: u64,
-    /// Number of the next event.
+    /// Number of the last event that was read or found to be lost; the first event has the number 1.
     number: u64,
 }
 
-/// Limit on the losses that one value of [`Found`] reports, so that a compromised engine cannot use up the numbers of events.
+/// Limit on the losses that one value of [`Found`] reports, so that the numbers of events cannot overflow because of a
+/// compromised engine.
 const MOST_LOST: u64 = 1 << 32;
 
 /// Position in a ring after a number of reads.
@@ -85,13 +86,13 @@ impl EventReader {
     /// Switches the rings on or off. While they are off, workers write no events and count none.
     pub fn set_used(&self, used: bool) {
         if let Some(state) = self.setup.rings.state() {
-            state.store(if used { AWAKE } else { OFF }, Ordering::Relaxed);
+            state.store(if used { READS } else { OFF }, Ordering::Relaxed);
         }
     }
 
     /// Passes up to `most` events of each worker to `take`. Returns true if there may be more.
     pub fn read(&mut self, most: usize, mut take: impl FnMut(Found)) -> bool {
-        // A notification that has arrived is for events that are found now.
+        // Clears the notification: the events that it announces are read here.
         let _ = rustix::io::read(&self.setup.doorbell, &mut [0; 8]);
         let mut more = false;
         for ring in &mut self.rings {
@@ -107,11 +108,12 @@ impl EventReader {
             return true;
         };
         state.store(WAITS, Ordering::Relaxed);
-        // Either the worker finds this value behind its record, or the record is found here.
+        // A worker that writes a record now either finds this value after the record, and notifies, or the record is found
+        // here.
         fence(Ordering::SeqCst);
         let is_empty = self.rings.iter().all(RingReader::is_empty);
         if !is_empty {
-            state.store(AWAKE, Ordering::Relaxed);
+            state.store(READS, Ordering::Relaxed);
         }
         is_empty
     }
@@ -144,7 +146,7 @@ impl RingReader {
         let head = self.ring.head.load(Ordering::Acquire);
         let ready = head.wrapping_sub(self.tail);
         if ready > self.capacity {
-            // No worker that works writes such a position.
+            // Only a faulty or compromised worker writes such a position.
             self.tail = head;
             self.ring.tail.store(head, Ordering::Release);
             take(Found::Lost(1));
@@ -159,7 +161,7 @@ impl RingReader {
         if count < ready {
             return Progress::More;
         }
-        // The last events may be lost. All records before them are read, unless more were written since `head` was read.
+        // Events after the last record may be lost. They are reported only if no record was written since `head` was read.
         let lost = self.ring.lost.load(Ordering::Acquire);
         if self.ring.head.load(Ordering::Relaxed) != head {
             return Progress::More;
@@ -182,7 +184,6 @@ impl RingReader {
         for (word, shared) in words.iter_mut().zip(slot) {
             *word = AtomicU64::load(shared, Ordering::Relaxed);
         }
-        // The writer has counted the event before: the number is one greater than that of the event.
         let number = words[0];
         match decode(&words, self.worker) {
             Some(record) if number > self.number => {
@@ -195,9 +196,9 @@ impl RingReader {
     }
 
     /// Reports the events up to `number` as lost.
-    fn skip(next: &mut u64, number: u64, take: &mut impl FnMut(Found)) {
-        if let Some(lost @ 1..) = number.checked_sub(*next) {
-            *next = number;
+    fn skip(last: &mut u64, number: u64, take: &mut impl FnMut(Found)) {
+        if let Some(lost @ 1..) = number.checked_sub(*last) {
+            *last = number;
             take(Found::Lost(lost.min(MOST_LOST)));
         }
     }

@@ -11,8 +11,8 @@ use pontoon_engine::flow_events::{
 use pontoon_engine::policy::Refusal;
 use pontoon_engine::{FlowId, Instant, Kind, Token};
 
-/// Words of a record: number, head, addresses of guest and remote host, flow, time, and four words that depend on the kind.
-/// The head has kind, protocol, flags, code and both ports.
+/// Words of a record: number, header, addresses of guest and remote host, flow, time, and four words that depend on the kind.
+/// The header has kind, protocol, flags, code and both ports.
 pub(super) const RECORD: usize = 12;
 
 /// An event as the reader has decoded it.
@@ -24,14 +24,14 @@ pub struct EventRecord {
     pub generation: u64,
 }
 
-/// Kinds of events in a head.
+/// Codes of the kinds of events in a header.
 const OPENED: u8 = 1;
 const DECIDED: u8 = 2;
 const PEER: u8 = 3;
 const REFUSED: u8 = 4;
 const CLOSED: u8 = 5;
 
-/// Flags in a head.
+/// Flags in a header.
 const GUEST_V6: u8 = 1;
 const REMOTE_V6: u8 = 1 << 1;
 const TARGET_V6: u8 = 1 << 2;
@@ -41,7 +41,8 @@ const HAS_FLOW: u8 = 1 << 5;
 const CAME_IN: u8 = 1 << 6;
 const ANNOUNCED: u8 = 1 << 7;
 
-/// Codes of grounds and refusals. A code of [`REFUSED_HOST`] has the failure in its lower byte.
+/// Codes of the grounds of decisions and the reasons of refusals. The code of the host's failure is in the lower byte of
+/// [`REFUSED_HOST`].
 const RULE: u16 = 1;
 const UNLISTED: u16 = 2;
 const RESOLVER: u16 = 3;
@@ -109,7 +110,7 @@ pub(super) fn encode(event: &FlowEvent, number: u64, generation: u64) -> [u64; R
     ]
 }
 
-/// Decodes a record of the worker `worker`; `None` if it is none that [`encode`] returns.
+/// Decodes a record of the worker `worker`; `None` if [`encode`] returns no such record.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "takes the fields of the head apart"

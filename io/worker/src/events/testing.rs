@@ -35,7 +35,7 @@ impl Writer {
 impl FlowEvents for Writer {
     fn report(&mut self, event: &FlowEvent) -> Reported {
         let reported = self.writer.report(event);
-        self.doorbell.ring();
+        self.doorbell.notify();
         reported
     }
 }

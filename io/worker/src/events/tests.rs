@@ -66,7 +66,7 @@ impl Pair {
         self.read().into_iter().map(slot).collect()
     }
 
-    fn is_rung(&self) -> bool {
+    fn is_notified(&self) -> bool {
         let doorbell = self.reader.doorbell();
         let mut fds = [PollFd::from_borrowed_fd(doorbell, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
@@ -265,7 +265,7 @@ fn ring_wraps_and_begins_again_when_it_is_empty() {
 }
 
 #[test]
-fn switched_off_ring_gets_nothing_and_frees_reservations() {
+fn ring_that_is_switched_off_stores_no_event_and_frees_reservations() {
     let mut pair = Pair::small(3);
     assert_eq!(pair.writer.report(&event(1, OPENED)), Reported::Kept);
     assert_eq!(pair.slots(), [Some(1)]);
@@ -283,30 +283,30 @@ fn switched_off_ring_gets_nothing_and_frees_reservations() {
 fn reader_that_waits_is_notified_once() {
     let mut pair = Pair::small(64);
     pair.writer.report(&event(1, OPENED));
-    pair.doorbell.ring();
-    assert!(!pair.is_rung(), "the reader does not wait");
+    pair.doorbell.notify();
+    assert!(!pair.is_notified(), "the reader does not wait");
     assert!(!pair.reader.wait(), "there is an event");
     assert_eq!(pair.slots(), [Some(1)]);
     assert!(pair.reader.wait());
-    pair.doorbell.ring();
-    assert!(!pair.is_rung(), "there is no new event");
+    pair.doorbell.notify();
+    assert!(!pair.is_notified(), "there is no new event");
     for _ in 0..2 {
         pair.writer.report(&event(2, OPENED));
-        pair.doorbell.ring();
+        pair.doorbell.notify();
     }
-    assert!(pair.is_rung());
+    assert!(pair.is_notified());
     assert_eq!(pair.slots(), [Some(2), Some(2)]);
-    assert!(!pair.is_rung(), "reading has reset the eventfd");
+    assert!(!pair.is_notified(), "reading has reset the eventfd");
     pair.writer.report(&event(3, OPENED));
-    pair.doorbell.ring();
+    pair.doorbell.notify();
     assert!(
-        !pair.is_rung(),
+        !pair.is_notified(),
         "the reader has not announced that it waits again"
     );
 }
 
 #[test]
-fn events_of_an_engine_that_has_exited_are_read_and_a_begun_one_is_lost() {
+fn events_of_an_engine_that_has_exited_are_read_and_an_incomplete_one_is_lost() {
     let mut pair = Pair::small(8);
     pair.writer.report(&event(1, OPENED));
     pair.writer.number += 1;
@@ -324,7 +324,7 @@ fn events_of_an_engine_that_has_exited_are_read_and_a_begun_one_is_lost() {
     assert_eq!(found, [Found::Lost(1)]);
     let words = pair.reader.setup.rings.words();
     assert_eq!(pair.writer.ring.head.load(Ordering::Relaxed), 0);
-    assert_eq!(words[0].load(Ordering::Relaxed), AWAKE);
+    assert_eq!(words[0].load(Ordering::Relaxed), READS);
     let event_fd = Arc::new(pair.reader.setup.doorbell.try_clone().unwrap());
     (pair.writer, _) = connect(&pair.reader.setup.rings, WorkerId(1), &event_fd, 8).unwrap();
     pair.writer.report(&event(5, OPENED));
@@ -343,7 +343,7 @@ fn reader_and_writer_run_at_the_same_time() {
     let thread = std::thread::spawn(move || {
         for slot in 0..EVENTS {
             writer.report(&event(slot, closed(false)));
-            doorbell.ring();
+            doorbell.notify();
         }
     });
     let (mut next, mut lost) = (0, 0);
@@ -373,7 +373,7 @@ fn reader_and_writer_run_at_the_same_time() {
 }
 
 #[test]
-fn words_of_a_compromised_engine_are_losses_or_events() {
+fn any_words_of_a_compromised_engine_are_read_as_losses_or_events() {
     for value in [
         0,
         1,

@@ -19,7 +19,7 @@ pub struct EndFlows {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum FlowSelection {
-    /// The flow with the id of this token.
+    /// The flow whose id is this number, a [`Token`].
     Id(u64),
     /// The flows that the guest has opened to these destinations.
     To(#[serde(with = "text")] Match),
@@ -45,7 +45,7 @@ impl EndFlows {
 }
 
 impl EndedFlows {
-    /// Limit on the results in one report. A worker keeps the last ones.
+    /// Maximum number of results in one report. If there are more, a worker sends the latest only.
     pub const MOST: usize = 128;
 }
 

@@ -59,10 +59,16 @@ struct Decider(Child);
 impl Decider {
     /// Returns the documented program with `body` as the body of its function `decide`.
     fn program(body: &str) -> Result<String> {
-        let (_, code) = DOCUMENT.split_once("```python\n").context("a program")?;
-        let (code, _) = code.split_once("```").context("the end of the program")?;
-        let (before, rest) = code.split_once("def decide(flow):\n").context("decide")?;
-        let (_, after) = rest.split_once("\n\n\n").context("the end of decide")?;
+        let (_, code) = DOCUMENT
+            .split_once("```python\n")
+            .context("the document has no program")?;
+        let (code, _) = code.split_once("```").context("the program does not end")?;
+        let (before, rest) = code
+            .split_once("def decide(flow):\n")
+            .context("the program has no function decide")?;
+        let (_, after) = rest
+            .split_once("\n\n\n")
+            .context("the function decide does not end")?;
         let body: String = body.lines().map(|line| format!("    {line}\n")).collect();
         Ok(format!(
             "import os, time\n{before}def decide(flow):\n{body}\n\n{after}"
@@ -76,9 +82,9 @@ impl Decider {
             .args(["/run/decider.py", SOCKET])
             .stdout(Stdio::piped())
             .spawn()
-            .context("python3")?;
+            .context("cannot start python3")?;
         let mut line = String::new();
-        let out = child.stdout.as_mut().context("a pipe")?;
+        let out = child.stdout.as_mut().context("standard output is not a pipe")?;
         BufReader::new(out).read_line(&mut line)?;
         ensure!(line == "connected\n", "the decider prints {line:?}");
         Ok(Self(child))
@@ -152,7 +158,9 @@ impl<'a> Scene<'a> {
         let mut command = self.context.program.command()?;
         let text = process::output(command.args(["ctl", "--control", CONTROL, "--json", "stats"]))?;
         let stats: Value = serde_json::from_str(&text)?;
-        stats["total"]["counters"][name].as_u64().context("a counter")
+        stats["total"]["counters"][name]
+            .as_u64()
+            .with_context(|| format!("no counter {name}"))
     }
 }
 
@@ -221,8 +229,8 @@ fn answers(at: SocketAddr) -> Result<bool> {
     Ok(socket.recv(&mut [0; 64]).is_ok())
 }
 
-/// Tests a decider that is not there, that does not answer, and that is killed: new flows are denied at once, at the
-/// deadline, and at once; other flows continue.
+/// Tests that new flows are denied: at once if there is no decider, at the deadline if it does not answer, and at once after
+/// it was killed. Flows that were allowed before continue.
 fn absent(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context, Family::V4, &["--decision-deadline", "3s"])?;
     let quick = Duration::from_secs(2);

@@ -107,19 +107,22 @@ fn number(record: &Value, name: &str) -> Result<u64> {
         .with_context(|| format!("{name} in {record}"))
 }
 
-/// Checks that the records have all numbers, from `first` on, but for those that gap records name. Returns the number of
-/// records that are missing.
+/// Checks that each number from `first` on is that of a record, or is named by a record about missing ones. Returns the
+/// number of records that are missing.
 fn check_numbers(records: &[Value], first: u64) -> Result<u64> {
     let (mut next, mut missing) = (first, 0);
     for record in records {
         ensure!(record["v"] == 1, "{record}");
         if record["type"] == "gap" {
-            ensure!(number(record, "from")? == next, "{record} where {next} was next");
+            ensure!(
+                number(record, "from")? == next,
+                "expected number {next}: {record}"
+            );
             let to = number(record, "to")?;
             missing += to + 1 - next;
             next = to + 1;
         } else {
-            ensure!(number(record, "n")? == next, "{record} where {next} was next");
+            ensure!(number(record, "n")? == next, "expected number {next}: {record}");
             next += 1;
         }
     }
@@ -140,7 +143,10 @@ fn check_ends(records: &[Value]) -> Result<(usize, usize, usize)> {
     {
         let opening = number(record, "opened")?;
         ensure!(opened.contains(&opening), "{record} has no opening record");
-        ensure!(ended.insert(opening), "{record} is a second end");
+        ensure!(
+            ended.insert(opening),
+            "second record of the end of a flow: {record}"
+        );
     }
     ensure!(
         ended.len() == opened.len(),
@@ -383,7 +389,7 @@ fn control(context: &Context) -> Result<()> {
     )?;
     let mut outputs = Vec::new();
     for client in &mut clients {
-        let output = client.stdout.take().context("standard output")?;
+        let output = client.stdout.take().context("standard output is not a pipe")?;
         outputs.push(BufReader::new(output).lines());
     }
     let record = loop {
