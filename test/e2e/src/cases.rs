@@ -23,6 +23,7 @@ mod limits;
 mod load;
 mod log;
 mod pacing;
+mod pasta;
 mod policy;
 mod ports;
 mod publish;
@@ -80,6 +81,7 @@ pub(crate) fn all() -> Vec<Case> {
         load::cases,
         log::cases,
         pacing::cases,
+        pasta::cases,
         policy::cases,
         ports::cases,
         publish::cases,

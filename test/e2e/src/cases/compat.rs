@@ -45,9 +45,9 @@ pub(super) fn cases() -> Vec<Case> {
 pub(super) struct Shell {
     shell: RunningProgram,
     /// Options of unshare(1) for a new namespace of this user.
-    unshare: &'static str,
+    pub(super) unshare: &'static str,
     /// Options of nsenter(1).
-    nsenter: &'static str,
+    pub(super) nsenter: &'static str,
 }
 
 impl Shell {
@@ -70,6 +70,7 @@ impl Shell {
         let child = command
             .args(["bash", "-c", OBEDIENT])
             .env("SLIRP", format!("{binary} compat slirp4netns"))
+            .env("PASTA", format!("{binary} compat pasta"))
             .env("PONTOON", binary)
             .env("E2E", own_path())
             .envs(program.environment.iter().copied())
@@ -102,7 +103,7 @@ impl Shell {
     }
 
     /// Starts a process that keeps a new network namespace; `$holder` is its process id.
-    fn holder(&mut self) -> Result<String> {
+    pub(super) fn holder(&mut self) -> Result<String> {
         let unshare = self.unshare;
         self.ask(&format!(
             "unshare {unshare} --net sleep 1000 >/dev/null & holder=$!; \
@@ -111,7 +112,7 @@ impl Shell {
     }
 
     /// Runs a line in the network namespace of the last `$holder`, and returns its output in one line.
-    fn inside(&mut self, line: &str) -> Result<String> {
+    pub(super) fn inside(&mut self, line: &str) -> Result<String> {
         let nsenter = self.nsenter;
         self.ask(&format!(
             "echo $(nsenter {nsenter} --net --target $holder bash -c '{line}' 2>&1)"
@@ -143,7 +144,7 @@ impl Shell {
     }
 
     /// Ends the last `$holder`, and checks that no process other than the shell is left.
-    fn finish(mut self) -> Result<()> {
+    pub(super) fn finish(mut self) -> Result<()> {
         self.run("kill $holder; ! wait $holder")?;
         drop(self);
         nothing_left()
@@ -588,13 +589,15 @@ fn twenty(context: &Context) -> Result<()> {
 /// for.
 fn links(context: &Context) -> Result<()> {
     let mut shell = Shell::start(context)?;
-    expect(&shell.ask("echo $($PONTOON compat)")?, "slirp4netns")?;
+    expect(&shell.ask("echo $($PONTOON compat)")?, "pasta slirp4netns")?;
     shell.run("mkdir /mnt/bin; $PONTOON compat install /mnt/bin >/dev/null")?;
     shell.run("$PONTOON compat install /mnt/bin >/dev/null")?;
     expect(
         &shell.ask("/mnt/bin/slirp4netns --version | head -1")?,
         "slirp4netns version 1.3.2",
     )?;
+    let text = shell.ask("/mnt/bin/pasta --version | head -1")?;
+    ensure!(text.starts_with("pasta 20"), "{text}");
     for word in [
         "--netns-type",
         "--enable-ipv6",

@@ -20,7 +20,7 @@ pub(super) const RUNAS: &str = "--runas is not supported: the program keeps its 
                                 no privileges (try: without it)";
 pub(super) const STATS: &str =
     "--stats is not supported (try: pontoon run --control PATH, and pontoon ctl --control PATH stats)";
-pub(super) const CONF_PATH: &str = "--conf-path is not supported: the protocol of pesto is unknown (try: pontoon run --control \
+pub(super) const CONF_PATH: &str = "--conf-path is not supported: requests of pesto are not served (try: pontoon run --control \
                                     PATH, and pontoon ctl --control PATH publish)";
 pub(super) const SPLICE_ONLY: &str =
     "--splice-only is not supported: connections need an interface in the namespace (try: without it)";
