@@ -33,6 +33,7 @@ mod registry;
 mod relay;
 mod routed;
 mod sandbox;
+mod shell;
 mod soak;
 mod solo5;
 mod tcp;

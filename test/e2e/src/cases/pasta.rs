@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use pontoon_netns::ip;
 
-use super::compat::Shell;
+use super::shell::Shell;
 use super::lifecycle::nothing_left;
 use super::{expect, tcp_server, udp_server};
 use crate::case::{Case, Context, Family};
