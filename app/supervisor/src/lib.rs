@@ -211,10 +211,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
 }
 
 /// Forks if the options request a process in the background, which keeps the descriptors that the options name.
-fn fork_to_background(
-    options: &GuestOptions,
-    inherited: &[Option<OwnedFd>],
-) -> Result<Option<Side>, Error> {
+fn fork_to_background(options: &GuestOptions, inherited: &[Option<OwnedFd>]) -> Result<Option<Side>, Error> {
     if !options.daemon {
         return Ok(None);
     }

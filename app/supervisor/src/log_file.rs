@@ -80,7 +80,14 @@ mod tests {
         assert_eq!(parsed("x"), Ok(("x".into(), 1 << 20)));
         assert_eq!(parsed("a,b=1"), Ok(("a,b=1".into(), 1 << 20)));
         assert_eq!(parsed("a,size=2M"), Ok(("a".into(), 2_000_000)));
-        for wrong in ["", ",size=1M", "a,size=", "a,size=1x", "a,size=40959", "a,size=2G"] {
+        for wrong in [
+            "",
+            ",size=1M",
+            "a,size=",
+            "a,size=1x",
+            "a,size=40959",
+            "a,size=2G",
+        ] {
             parsed(wrong).unwrap_err();
         }
     }

@@ -175,9 +175,7 @@ pub(super) fn translate(program: &str, arguments: Vec<OsString>) -> Result<Trans
         }
     }
     let operands = getopt.operands();
-    given
-        .translate(&operands)
-        .map_err(|text| Failure::new(&text))
+    given.translate(&operands).map_err(|text| Failure::new(&text))
 }
 
 /// Namespace that a command line names.
@@ -294,10 +292,7 @@ impl Given {
         }
         if let Some(path) = &self.log_file {
             let mut value = path.clone();
-            value.push(format!(
-                ",size={}",
-                self.log_size.unwrap_or(values::LOG_SIZE)
-            ));
+            value.push(format!(",size={}", self.log_size.unwrap_or(values::LOG_SIZE)));
             words.push(option("log-file", value));
         }
         for (name, path) in [("pcap", &self.pcap), ("pid-file", &self.pid)] {

@@ -64,7 +64,9 @@ fn wait_for(done: &OwnedFd, child: &Child) -> Result<u8, Error> {
         }
     }
     match child.wait() {
-        0 => Err(Error::new("the background process exited before the network was ready")),
+        0 => Err(Error::new(
+            "the background process exited before the network was ready",
+        )),
         // An exit status after an error, which the child has logged.
         status @ 1..=128 => Ok(status),
         killed => Err(Error::new(format!(

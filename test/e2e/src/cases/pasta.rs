@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use pontoon_netns::ip;
 
-use super::shell::Shell;
 use super::lifecycle::nothing_left;
+use super::shell::Shell;
 use super::{expect, tcp_server, udp_server};
 use crate::case::{Case, Context, Family};
 use crate::guest::{tcp, udp};
@@ -153,7 +153,10 @@ fn rootlesskit(context: &Context) -> Result<()> {
     let server = tcp_server(&network, Family::V4)?;
     let udp_server = udp_server(&network, Family::V4)?;
     let mut shell = Shell::start(context)?;
-    for target in ["$holder", "--userns=/proc/$holder/ns/user --netns=/proc/$holder/ns/net"] {
+    for target in [
+        "$holder",
+        "--userns=/proc/$holder/ns/user --netns=/proc/$holder/ns/net",
+    ] {
         shell.holder()?;
         let text = shell.pasta(&format!(
             "--stderr --ns-ifname=tap0 --mtu=65520 --config-net --address=10.0.2.100 --netmask=24 --gateway=10.0.2.2 \
@@ -170,10 +173,7 @@ fn rootlesskit(context: &Context) -> Result<()> {
             &shell.inside(&format!("$E2E guest tcp {server} connects 3"))?,
             "ok",
         )?;
-        expect(
-            &shell.inside(&format!("$E2E guest udp peer {udp_server}"))?,
-            "ok",
-        )?;
+        expect(&shell.inside(&format!("$E2E guest udp peer {udp_server}"))?, "ok")?;
         shell.run("kill $holder; ! wait $holder")?;
         wait_for_the_end(context)?;
     }
@@ -247,7 +247,10 @@ fn foreground(context: &Context) -> Result<()> {
             &shell.inside(&format!("$E2E guest tcp {server} connects 3"))?,
             "ok",
         )?;
-        expect(&shell.ask(&format!("kill -{signal} $pasta; wait $pasta; echo $?"))?, "0")?;
+        expect(
+            &shell.ask(&format!("kill -{signal} $pasta; wait $pasta; echo $?"))?,
+            "0",
+        )?;
     }
     shell.finish()
 }
@@ -302,7 +305,9 @@ fn ports(context: &Context) -> Result<()> {
         ensure!(TcpStream::connect(address).is_err(), "{closed} is open");
     }
     for open in [SocketAddr::new(host, 8000), SocketAddr::new(host, 9100)] {
-        let answer = network.server().enter(|| tcp::command(open, &["connects", "1"]))?;
+        let answer = network
+            .server()
+            .enter(|| tcp::command(open, &["connects", "1"]))?;
         expect(&answer, "ok")?;
     }
     for open in ["[::1]:5300", "127.0.0.1:5301"] {
@@ -351,7 +356,11 @@ fn gateway(context: &Context) -> Result<()> {
         let addresses = [gateways[0], gateways[1], other];
         for ((address, port), answer) in addresses.into_iter().zip(ports).zip(answers) {
             let to = SocketAddr::new(address, port);
-            let words = if answer == "refused" { "refused" } else { "connects 1" };
+            let words = if answer == "refused" {
+                "refused"
+            } else {
+                "connects 1"
+            };
             if !answer.is_empty() {
                 let text = shell.inside(&format!("$E2E guest tcp {to} {words}"))?;
                 expect(&text, "ok").with_context(|| format!("{options}: {to}"))?;
@@ -436,10 +445,16 @@ fn files(context: &Context) -> Result<()> {
         "{first}"
     );
     ensure!(log.len() <= 50_000, "{} bytes", log.len());
-    let has_time = |line: &str| line.split_once(": ").is_some_and(|(time, _)| time.parse::<f64>().is_ok());
+    let has_time = |line: &str| {
+        line.split_once(": ")
+            .is_some_and(|(time, _)| time.parse::<f64>().is_ok())
+    };
     ensure!(log.lines().skip(1).all(has_time), "{log}");
     ensure!(log.lines().count() > 3, "{log}");
-    ensure!(std::fs::metadata("/mnt/pcap")?.len() > 10_000, "the capture is short");
+    ensure!(
+        std::fs::metadata("/mnt/pcap")?.len() > 10_000,
+        "the capture is short"
+    );
     ensure!(!Path::new("/mnt/pid").exists(), "the pid file is left");
     drop(shell);
     nothing_left()
@@ -486,7 +501,10 @@ fn errors(context: &Context) -> Result<()> {
             text.starts_with(&expected) && text.ends_with(" status 1"),
             "{arguments}: {text}"
         );
-        ensure!(context.program.processes().is_empty(), "{arguments}: a process is left");
+        ensure!(
+            context.program.processes().is_empty(),
+            "{arguments}: a process is left"
+        );
     }
     let text = shell.pasta("--map-guest-adr=x")?;
     ensure!(

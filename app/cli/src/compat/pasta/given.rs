@@ -212,7 +212,9 @@ impl Given {
             self.dns_host = Addresses::default();
             return Ok(());
         }
-        let address = value.parse().map_err(|_| format!("Cannot use DNS address {value}"))?;
+        let address = value
+            .parse()
+            .map_err(|_| format!("Cannot use DNS address {value}"))?;
         self.no_dns = false;
         self.dns.push(address);
         Ok(())
@@ -278,7 +280,9 @@ impl Given {
 
     /// Appends the options of addresses, routes, and the interface.
     fn addressing(&self, words: &mut Vec<OsString>) -> Result<(), String> {
-        let mut names = [&self.outbound_interface4, &self.outbound_interface6].into_iter().flatten();
+        let mut names = [&self.outbound_interface4, &self.outbound_interface6]
+            .into_iter()
+            .flatten();
         let bound = names.next();
         if let Some(other) = names.next().filter(|other| Some(*other) != bound) {
             return Err(format!(
@@ -297,7 +301,9 @@ impl Given {
             }
             (Some((address, _)), _) if !self.has_family((*address).into()) => {}
             (Some((address, prefix)), length) => {
-                let length = prefix.or(length).unwrap_or_else(|| values::class_prefix(*address));
+                let length = prefix
+                    .or(length)
+                    .unwrap_or_else(|| values::class_prefix(*address));
                 words.push(option("address", format!("{address}/{length}")));
             }
             (None, None) => {}
@@ -322,7 +328,10 @@ impl Given {
             None => {}
         }
         words.push(option("mtu", mtu.to_string()));
-        words.push(option("gateway-mac", self.mac_addr.as_deref().unwrap_or(GATEWAY_MAC)));
+        words.push(option(
+            "gateway-mac",
+            self.mac_addr.as_deref().unwrap_or(GATEWAY_MAC),
+        ));
         if let Some(mac) = &self.ns_mac_addr {
             words.push(option("mac", mac));
         }

@@ -83,7 +83,11 @@ impl Ports {
     /// Returns the options of `pontoon run`. Ports on which programs in the namespace listen are published by default.
     pub(super) fn words(&self) -> Vec<OsString> {
         let of_protocol = |ports: &Inward, default: &str| match ports.is_given {
-            true => ports.values.iter().map(|value| option("publish", value)).collect(),
+            true => ports
+                .values
+                .iter()
+                .map(|value| option("publish", value))
+                .collect(),
             false => vec![option("publish", default)],
         };
         let mut words = of_protocol(&self.tcp, "auto/tcp");

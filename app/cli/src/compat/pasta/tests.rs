@@ -90,7 +90,9 @@ fn command_lines_of_known_callers_are_translated() {
         format!("run --attach=17 --daemon {network}")
     );
     assert_eq!(
-        attached(&format!("{options} --userns=/proc/self/ns/user --netns=/proc/17/ns/net")),
+        attached(&format!(
+            "{options} --userns=/proc/self/ns/user --netns=/proc/17/ns/net"
+        )),
         format!("run --attach=/proc/17/ns/net --daemon {network}")
     );
     for line in ["--version", "--host-lo-to-ns-lo --version"] {
@@ -293,11 +295,16 @@ fn options_of_names_have_their_counterparts() {
         ),
     ] {
         let line = attached(&format!("{given} -t none -u none 17"));
-        let start = format!("run --attach=17 --no-configure --daemon --addressing=auto {LINK} --host-loopback {OPEN}");
+        let start = format!(
+            "run --attach=17 --no-configure --daemon --addressing=auto {LINK} --host-loopback {OPEN}"
+        );
         let rest = line.strip_prefix(&start).unwrap_or(&line);
         assert_eq!(rest.trim_start(), expected, "{given}");
     }
-    let list = translate("pasta", ["-S", "a.example b.example", "17"].map(OsString::from).to_vec());
+    let list = translate(
+        "pasta",
+        ["-S", "a.example b.example", "17"].map(OsString::from).to_vec(),
+    );
     let Ok(Translation::Run(words)) = list else {
         panic!("{list:?}");
     };
@@ -314,10 +321,7 @@ fn options_of_logs_and_files_have_their_counterparts() {
         ("-d -q", "--quiet"),
         ("-q -d", "-v"),
         ("-l /tmp/a,b", "--log-file=/tmp/a,b,size=1048576"),
-        (
-            "--log-size 0xa000 --log-file x -l y",
-            "--log-file=y,size=40960",
-        ),
+        ("--log-size 0xa000 --log-file x -l y", "--log-file=y,size=40960"),
         ("-p x --pcap y", "--pcap=y"),
         ("-P x", "--pid-file=x"),
     ] {
@@ -387,7 +391,18 @@ fn port_specifications_are_translated() {
         assert_eq!(rest.trim_start(), expected, "{given}");
     }
     for wrong in [
-        "", "x", "22-", "22:", "22:x", "22,", "1.2.3/22", "22:1.2.3.4/", "22:1.2.3.4:5", "~", "~x", "auto:1.2.3.4",
+        "",
+        "x",
+        "22-",
+        "22:",
+        "22:x",
+        "22,",
+        "1.2.3/22",
+        "22:1.2.3.4/",
+        "22:1.2.3.4:5",
+        "~",
+        "~x",
+        "auto:1.2.3.4",
     ] {
         assert_eq!(
             refused(&format!("--tcp-ports={wrong} 17")),
@@ -396,9 +411,18 @@ fn port_specifications_are_translated() {
         );
     }
     for (given, text) in [
-        ("-t 0", "Invalid port specifier '0': '0' is not a port (1 to 65535)"),
-        ("-t 65536", "Invalid port specifier '65536': '65536' is not a port (1 to 65535)"),
-        ("-t 80-70", "Invalid port specifier '80-70': '80-70' runs backwards"),
+        (
+            "-t 0",
+            "Invalid port specifier '0': '0' is not a port (1 to 65535)",
+        ),
+        (
+            "-t 65536",
+            "Invalid port specifier '65536': '65536' is not a port (1 to 65535)",
+        ),
+        (
+            "-t 80-70",
+            "Invalid port specifier '80-70': '80-70' runs backwards",
+        ),
         (
             "-t 80-81:90-92",
             "Invalid port specifier '80-81:90-92': the two ranges differ in length",
@@ -458,7 +482,10 @@ fn wrong_values_have_the_error_texts_of_pasta() {
         ("-D x", "Cannot use DNS address x"),
         ("-S a/b", "Cannot use DNS search domain a/b"),
         ("--fqdn a/b", "Invalid FQDN: a/b"),
-        ("--dns-forward 127.0.0.1", "Invalid DNS forwarding address: 127.0.0.1"),
+        (
+            "--dns-forward 127.0.0.1",
+            "Invalid DNS forwarding address: 127.0.0.1",
+        ),
         ("--dns-host 0.0.0.0", "Invalid host nameserver address: 0.0.0.0"),
         ("--map-host-loopback x", "Invalid address to remap to host: x"),
         (
@@ -470,7 +497,10 @@ fn wrong_values_have_the_error_texts_of_pasta() {
             "Invalid address to remap to host: fe80::1: an address of this kind cannot be reached by the guest",
         ),
         ("--log-size 40959", "Invalid --log-size: 40959"),
-        ("--log-size 2000000000", "Invalid --log-size: 2000000000 (at most 1073741824)"),
+        (
+            "--log-size 2000000000",
+            "Invalid --log-size: 2000000000 (at most 1073741824)",
+        ),
         ("--log-file=", "Invalid log file: "),
         ("--no-copy-routes", "--no-copy-routes needs --config-net"),
         ("--no-copy-addrs", "--no-copy-addrs needs --config-net"),
@@ -505,18 +535,21 @@ fn wrong_values_have_the_error_texts_of_pasta() {
 #[test]
 fn unknown_options_have_the_texts_of_getopt_and_the_usage() {
     for (given, text) in [
-        ("--map-guest-adr=x", "pasta: unrecognized option '--map-guest-adr=x'"),
+        (
+            "--map-guest-adr=x",
+            "pasta: unrecognized option '--map-guest-adr=x'",
+        ),
         ("-Z", "pasta: invalid option -- 'Z'"),
         ("-t", "pasta: option requires an argument -- 't'"),
-        (
-            "--no-ndp=1",
-            "pasta: option '--no-ndp' doesn't allow an argument",
-        ),
+        ("--no-ndp=1", "pasta: option '--no-ndp' doesn't allow an argument"),
     ] {
         let whole = refused(given);
         let (first, usage) = whole.split_once('\n').unwrap();
         assert_eq!(first, text);
-        assert!(usage.starts_with("Usage: pasta [OPTION]... [COMMAND] [ARGS]...\n"), "{usage}");
+        assert!(
+            usage.starts_with("Usage: pasta [OPTION]... [COMMAND] [ARGS]...\n"),
+            "{usage}"
+        );
     }
     let first = refused("--no-copy-");
     assert!(

@@ -115,10 +115,15 @@ pub(super) fn netmask(text: &str) -> Result<u8, String> {
         let mask = mask.to_bits();
         let ones = mask.leading_ones();
         let is_mask = mask.count_ones() == ones;
-        return is_mask.then_some(ones).and_then(|ones| u8::try_from(ones).ok()).ok_or_else(invalid);
+        return is_mask
+            .then_some(ones)
+            .and_then(|ones| u8::try_from(ones).ok())
+            .ok_or_else(invalid);
     }
     let length = number(text).filter(|length| *length <= 32);
-    length.and_then(|length| u8::try_from(length).ok()).ok_or_else(invalid)
+    length
+        .and_then(|length| u8::try_from(length).ok())
+        .ok_or_else(invalid)
 }
 
 /// Returns the prefix length of the class of an IPv4 address (RFC 791 section 3.2).
