@@ -14,7 +14,7 @@
 
 use std::ffi::OsString;
 use std::net::IpAddr;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use ipnet::IpNet;

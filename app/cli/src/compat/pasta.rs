@@ -271,7 +271,7 @@ impl Given {
         }
         let name = match &self.hostname {
             Some(name) => Some(name.clone()),
-            None => default_hostname(rustix::system::uname().nodename().to_str().unwrap_or_default()),
+            None => host_name().as_deref().and_then(default_hostname),
         };
         if let Some(name) = name {
             crate::values::hostname(&name).map_err(|why| format!("Invalid hostname: {name}: {why}"))?;
@@ -314,6 +314,11 @@ fn netns(name: &OsStr) -> OsString {
 fn is_number(word: &OsStr) -> bool {
     let bytes = word.as_encoded_bytes();
     !bytes.is_empty() && bytes.iter().all(u8::is_ascii_digit)
+}
+
+fn host_name() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(text.trim_end().to_owned())
 }
 
 /// Returns the host name of a new namespace on a host with the name `host`; `None` if that contains characters which a host name

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use pontoon_netns::{add_address, ip};
 
 use super::lifecycle::nothing_left;
@@ -17,7 +17,6 @@ use crate::guest::tcp;
 use crate::machine::{DIRECTORY, TapGuest};
 use crate::network::Network;
 use crate::process;
-use crate::run::{RunningProgram, own_path};
 use crate::server;
 
 pub(super) fn cases() -> Vec<Case> {

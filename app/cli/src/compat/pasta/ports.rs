@@ -103,7 +103,7 @@ fn outward(direction: Direction, value: &str) -> Result<(), String> {
     if listen_address(value).is_some() {
         return Err(format!("Listening address not allowed for -{letter} {value}"));
     }
-    let chunks: Option<Vec<Chunk>> = value.split(',').map(chunk).collect();
+    let chunks: Option<Vec<Chunk<'_>>> = value.split(',').map(chunk).collect();
     match chunks {
         _ if value == "none" => Ok(()),
         None => Err(format!("Invalid port specifier '{value}'")),
@@ -131,19 +131,17 @@ enum Chunk<'a> {
 /// Translates `[ADDR[%IFACE]/]PORTS` into values of `--publish` without protocol.
 fn publish(value: &str) -> Result<Vec<String>, String> {
     let (listen, ports) = listen_address(value).unwrap_or((String::new(), value));
-    let chunks: Option<Vec<Chunk>> = ports.split(',').map(chunk).collect();
+    let chunks: Option<Vec<Chunk<'_>>> = ports.split(',').map(chunk).collect();
     let chunks = chunks.ok_or_else(String::new)?;
     let auto = chunks.contains(&Chunk::Auto).then_some("auto");
-    let excluded = || {
-        chunks.iter().filter_map(|chunk| match chunk {
+    let excluded: Vec<&str> = chunks
+        .iter()
+        .filter_map(|chunk| match chunk {
             Chunk::Excluded(range) => Some(*range),
             _ => None,
         })
-    };
-    let list = |first: Vec<&str>| -> String {
-        let parts: Vec<&str> = first.into_iter().chain(excluded()).collect();
-        parts.join(",")
-    };
+        .collect();
+    let list = |first: &[&str]| [first, excluded.as_slice()].concat().join(",");
     let mut plain = Vec::new();
     let mut values = Vec::new();
     let mut of_all = None;
@@ -168,7 +166,7 @@ fn publish(value: &str) -> Result<Vec<String>, String> {
                 let target = target.map(|target| format!(":{target}"));
                 values.push(format!(
                     "{listen}{}{}{}",
-                    list(vec![ports]),
+                    list(&[*ports]),
                     address.unwrap_or_default(),
                     target.unwrap_or_default()
                 ));
@@ -178,12 +176,12 @@ fn publish(value: &str) -> Result<Vec<String>, String> {
     // Exclusions only mean all other ports.
     if plain.is_empty() && values.is_empty() {
         let address = of_all.map(|address| format!(":{}", bracketed(address)));
-        let ports = list(vec![auto.unwrap_or("all")]);
+        let ports = list(&[auto.unwrap_or("all")]);
         return Ok(vec![format!("{listen}{ports}{}", address.unwrap_or_default())]);
     }
     if !plain.is_empty() {
         plain.extend(auto);
-        values.push(format!("{listen}{}", list(plain)));
+        values.push(format!("{listen}{}", list(&plain)));
     }
     Ok(values)
 }
