@@ -559,7 +559,8 @@ fn unknown_options_have_the_texts_of_getopt_and_the_usage() {
         "{first}"
     );
     // An abbreviation.
-    assert!(attached("--conf 17").contains("--disable=ra") || refused("--conf 17").contains("ambiguous"));
+    assert!(attached("--config 17").contains("--disable=ra"));
+    assert!(refused("--conf 17").contains("possibilities: '--config-net' '--conf-path'"));
 }
 
 #[test]

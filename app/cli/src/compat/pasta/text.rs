@@ -33,8 +33,8 @@ Usage: {program} [OPTION]... [COMMAND] [ARGS]...
        {program} [OPTION]... PID
        {program} [OPTION]... --netns [PATH|NAME]
 
-Pontoon with the command line of pasta {EMULATED}: connects a network namespace without privileges. Without PID or
---netns, the command or a shell runs in new namespaces. docs/compat.md has the differences.
+Pontoon with the command line of pasta {EMULATED}: connects a network namespace without privileges.
+Without PID or --netns, the command or a shell runs in new namespaces. docs/compat.md has the differences.
 
   -d, --debug               log more
       --trace               log everything
