@@ -244,7 +244,7 @@ fn foreground(context: &Context) -> Result<()> {
     let server = tcp_server(&network, Family::V4)?;
     let mut shell = Shell::start(context)?;
     shell.holder()?;
-    for signal in ["TERM", "QUIT"] {
+    for signal in ["TERM", "HUP"] {
         shell.run(
             "$PASTA -f -q --config-net --no-map-gw --pid /mnt/pid $holder & pasta=$!; until [ -s /mnt/pid ]; do sleep 0.01; done",
         )?;
