@@ -63,7 +63,7 @@ pub(crate) struct NetworkArgs {
     /// Rules from a TOML file: allow = ["TO", ...], deny = ["TO", ...]
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
-    /// Addresses of the guest: private, host[:IFACE] (of the interface with the default route), or auto[:IFACE]
+    /// Addresses of the guest: private, host or host:IFACE (of a host interface), auto or auto:IFACE
     #[arg(long, value_name = "SOURCE", default_value = "private", value_parser = values::address_source)]
     pub(crate) addressing: AddressSource,
     /// With --addressing host: only the first address of each family
