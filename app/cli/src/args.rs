@@ -41,7 +41,7 @@ pub(crate) enum Verb {
     Top(TopArgs),
     /// Relay multicast between interfaces
     Relay(Box<RelayArgs>),
-    /// Run with the command line of another program, such as slirp4netns
+    /// Run with the command line of another program, such as pasta
     Compat(CompatArgs),
     /// Compare network stacks on this machine (runs pontoon-bench)
     #[command(disable_help_flag = true)]
@@ -81,6 +81,12 @@ pub(crate) struct RunArgs {
     /// Attach to the tap as it is, or create it without addresses: another program configures it
     #[arg(long, hide_short_help = true, requires = "attach")]
     pub(crate) no_configure: bool,
+    /// Continue in the background when the network is ready
+    #[arg(long, hide_short_help = true, requires = "attach")]
+    pub(crate) daemon: bool,
+    /// Do not exit when the namespace's process exits or its file is removed
+    #[arg(long, hide_short_help = true, requires = "attach")]
+    pub(crate) stay: bool,
     /// Host name inside
     #[arg(long, value_name = "NAME", value_parser = values::hostname)]
     pub(crate) hostname: Option<String>,

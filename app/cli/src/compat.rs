@@ -13,6 +13,7 @@ use crate::{end, run, usage, vm};
 
 mod getopt;
 mod links;
+mod pasta;
 mod slirp4netns;
 
 /// Program whose command line can be translated.
@@ -22,18 +23,26 @@ struct Tool {
     translate: fn(&str, Vec<OsString>) -> Result<Translation, Failure>,
 }
 
-const TOOLS: &[Tool] = &[Tool {
-    name: "slirp4netns",
-    translate: slirp4netns::translate,
-}];
+const TOOLS: &[Tool] = &[
+    Tool {
+        name: "pasta",
+        translate: pasta::translate,
+    },
+    Tool {
+        name: "slirp4netns",
+        translate: slirp4netns::translate,
+    },
+];
 
 /// Translation of a command line of another program.
 #[derive(Debug, PartialEq, Eq)]
 enum Translation {
     /// Text that is printed to standard output.
     Print(String),
-    /// Arguments with which `pontoon` is executed.
+    /// Arguments with which `pontoon` is executed. Exit statuses other than 0 become 1.
     Run(Vec<OsString>),
+    /// Same with a command, whose exit status is that of the program.
+    Command(Vec<OsString>),
 }
 
 /// Refusal of a command line.
@@ -111,14 +120,18 @@ fn find(name: &OsStr) -> Option<&'static Tool> {
 }
 
 impl Tool {
-    /// Executes a command line of the program. The exit status is 0 or 1.
+    /// Executes a command line of the program. The exit status is 0 or 1, or that of a command.
     fn run(&self, program: &str, arguments: Vec<OsString>) -> ExitCode {
         match (self.translate)(program, arguments) {
             Ok(Translation::Print(text)) => {
                 print(&text);
                 ExitCode::SUCCESS
             }
-            Ok(Translation::Run(words)) => execute(program, &words),
+            Ok(Translation::Run(words)) => match execute(program, &words) {
+                ExitCode::SUCCESS => ExitCode::SUCCESS,
+                _ => ExitCode::FAILURE,
+            },
+            Ok(Translation::Command(words)) => execute(program, &words),
             Err(Failure { text, usage }) => {
                 if !text.is_empty() {
                     eprintln!("{text}");
@@ -137,7 +150,7 @@ struct VerbLine<A: clap::Args> {
     arguments: A,
 }
 
-/// Executes `pontoon` with `words` in this process; the first word is the verb. Exit statuses other than 0 become 1.
+/// Executes `pontoon` with `words` in this process; the first word is the verb.
 fn execute(program: &str, words: &[OsString]) -> ExitCode {
     let status = match words.first().map(|verb| verb.as_encoded_bytes()) {
         Some(b"run") => VerbLine::try_parse_from(words).map(|line| run::run(line.arguments)),
@@ -145,8 +158,7 @@ fn execute(program: &str, words: &[OsString]) -> ExitCode {
         _ => unreachable!("programs are translated into the verbs run and vm"),
     };
     match status {
-        Ok(ExitCode::SUCCESS) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
+        Ok(status) => status,
         Err(error) => {
             eprintln!(
                 "{program}: {}",

@@ -17,7 +17,7 @@ use pontoon_supervisor::options::{
 use pontoon_supervisor::policy;
 use pontoon_worker::Outbound;
 
-use crate::args::{NetworkArgs, OutboundSource, Resolver, RunArgs};
+use crate::args::{LogFormat, NetworkArgs, OutboundSource, Resolver, RunArgs};
 use crate::{log, usage};
 
 /// Minimum MTU of a link with IPv6 (RFC 8200 section 5).
@@ -29,6 +29,7 @@ pub(crate) fn run(arguments: RunArgs) -> ExitCode {
             target,
             ifname: arguments.ifname,
             configure: !arguments.no_configure,
+            stay: arguments.stay,
         },
         None => Guest::Command {
             argv: command_or_shell(arguments.command),
@@ -37,17 +38,17 @@ pub(crate) fn run(arguments: RunArgs) -> ExitCode {
             keep_capabilities: arguments.keep_capabilities,
         },
     };
-    serve(arguments.network, guest, arguments.vhost_net)
+    serve(arguments.network, guest, arguments.vhost_net, arguments.daemon)
 }
 
-/// Provides a network to `guest`, and returns the exit status of the program.
-pub(crate) fn serve(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> ExitCode {
+/// Provides a network to `guest`, in the background if `daemon`, and returns the exit status of the program.
+pub(crate) fn serve(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet, daemon: bool) -> ExitCode {
     log::start(
         arguments.report.log_format,
         log::level(arguments.report.quiet, arguments.report.verbose),
     );
     let options = match options(arguments, guest, vhost_net) {
-        Ok(options) => options,
+        Ok(options) => GuestOptions { daemon, ..options },
         Err(error) => return log::end(Err(error)),
     };
     log::end(pontoon_supervisor::run(&options, log::set))
@@ -127,6 +128,9 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
             hosts: arguments.metrics_host,
         }),
         pid_file: arguments.report.pid_file,
+        log_file: arguments.log_file,
+        timed_log: matches!(arguments.report.log_format, LogFormat::Text),
+        daemon: false,
     })
 }
 
@@ -178,6 +182,8 @@ fn addressing(arguments: &NetworkArgs) -> Result<Addressing, Error> {
         gateways: arguments.gateway.clone(),
         routes: arguments.route.clone(),
         dns: arguments.dns_address.clone(),
+        one_host_address: arguments.one_host_address,
+        no_host_routes: arguments.no_host_routes,
     })
 }
 

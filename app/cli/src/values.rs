@@ -149,8 +149,10 @@ pub(crate) fn address_source(text: &str) -> Result<AddressSource, String> {
     match text.split_once(':') {
         None if text == "private" => Ok(AddressSource::Private),
         None if text == "host" => Ok(AddressSource::Host(None)),
+        None if text == "auto" => Ok(AddressSource::Auto(None)),
         Some(("host", name)) => ifname(name).map(|name| AddressSource::Host(Some(name))),
-        _ => Err("not 'private', 'host' or 'host:IFACE'".into()),
+        Some(("auto", name)) => ifname(name).map(|name| AddressSource::Auto(Some(name))),
+        _ => Err("not 'private', 'host', 'auto', 'host:IFACE' or 'auto:IFACE'".into()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Child processes: the engine and the relay's workers, in their sandbox.
 
+pub mod background;
 pub mod environment;
 mod exit_reason;
 mod process;

@@ -25,6 +25,19 @@ pub fn open_to_write(path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
+/// Opens a file like [`open_to_write`], also for reading.
+///
+/// # Errors
+/// Same as [`open_to_write`].
+pub fn open_to_rewrite(path: &Path, mode: u32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(mode).custom_flags(FLAGS);
+    let file = open_own(path, &options)?;
+    file.set_len(0)?;
+    fcntl_setfl(&file, OFlags::empty())?;
+    Ok(file)
+}
+
 /// Opens a file like [`open_to_write`], but keeps its contents, and appends to them. The second value is false if the last
 /// byte of the file is not a line end.
 ///

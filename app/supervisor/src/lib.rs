@@ -14,13 +14,14 @@
 
 use std::ffi::OsString;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use ipnet::IpNet;
 use pontoon_control::role::Role;
 use pontoon_engine::Config;
 use pontoon_engine::address_plan::AddressPlan;
+use pontoon_process::child::background::{self, Background, Side};
 use pontoon_process::child::stdio;
 use pontoon_process::descriptor;
 use pontoon_process::error::{Context as _, Error};
@@ -49,6 +50,7 @@ mod host;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
 mod listeners;
+pub mod log_file;
 pub mod options;
 pub mod policy;
 pub mod publish;
@@ -80,10 +82,19 @@ use watch::{GuestKind, Watch};
 /// A failure of Pontoon, described in one line; all resources that were created are removed.
 pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
     panics::set_hook();
-    output::prepare();
     one_use_each(options)?;
     // SAFETY: this process has opened no descriptor yet, and the options name each number once.
-    let [ready, exit, decider] = unsafe { take_over(options)? };
+    let inherited = unsafe { take_over(options)? };
+    let background = match fork_to_background(options, &inherited)? {
+        Some(Side::Parent(status)) => return Ok(status),
+        Some(Side::Child(background)) => Some(background),
+        None => None,
+    };
+    output::prepare();
+    if let Some(to) = &options.log_file {
+        to.begin(options.timed_log)?;
+    }
+    let [ready, exit, decider] = inherited;
     let mut notifier = ReadyNotifier::new(ready, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
     let offload = tap_offload(options, &disabled);
@@ -164,6 +175,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         events::ignore_file_size_signal();
     }
     stdio::leave_to_the_command().context("cannot open /dev/null")?;
+    background.map(Background::detach).transpose()?;
     let watch = Watch {
         signals,
         exit,
@@ -179,6 +191,19 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         control,
     };
     watch.run()
+}
+
+/// Forks if the options request a process in the background, which keeps the descriptors that the options name.
+fn fork_to_background(options: &GuestOptions, inherited: &[Option<OwnedFd>]) -> Result<Option<Side>, Error> {
+    if !options.daemon {
+        return Ok(None);
+    }
+    if !matches!(options.guest, Guest::Attach { .. }) {
+        let wrong = "--daemon is for a namespace that exists without the program";
+        return Err(Error::new(wrong).advise("--attach").with_status(2));
+    }
+    let keep: Vec<_> = inherited.iter().flatten().map(AsFd::as_fd).collect();
+    background::fork(&keep).map(Some)
 }
 
 /// Returns the offloads to request for the tap: all that neither an option nor `PONTOON_DISABLE` disables.
@@ -236,6 +261,8 @@ fn begin(guest: &mut GuestKind, signals: &Signals) -> Result<Option<u8>, Error> 
                 return Ok(status);
             }
             guest.go()?;
+            // From now on standard error belongs to the command, and the log to its file.
+            output::leave_stderr();
         }
         GuestKind::Machine => {}
     }
@@ -450,8 +477,9 @@ impl<'a> GuestPlan<'a> {
                 target,
                 ifname: _,
                 configure,
+                stay,
             } => Self::Namespace {
-                attached: Attached::open(target, files)?,
+                attached: Attached::open(target, *stay, files)?,
                 configure: *configure,
             },
             Guest::Machine(machine) => {

@@ -19,6 +19,7 @@ use pontoon_worker::{MachineProtocol, Outbound, Pacing};
 use crate::audit::Audit;
 use crate::capture::Capture;
 use crate::forward::Forward;
+use crate::log_file::LogTo;
 use crate::publish::Publish;
 
 /// Parsed options of `pontoon run` and `pontoon vm`.
@@ -105,6 +106,12 @@ pub struct GuestOptions {
     pub metrics: Option<Metrics>,
     /// File to which the process id is written when the network is ready.
     pub pid_file: Option<PathBuf>,
+    /// File to which the log is written, beside standard error.
+    pub log_file: Option<LogTo>,
+    /// True if the lines of the log file begin with the time.
+    pub timed_log: bool,
+    /// True if the process continues in the background when the network is ready.
+    pub daemon: bool,
 }
 
 impl GuestOptions {
@@ -154,6 +161,8 @@ pub enum Guest {
         ifname: Option<String>,
         /// False if another program configures the guest's interface.
         configure: bool,
+        /// True if the end of the namespace does not end the program.
+        stay: bool,
     },
     /// A virtual machine or unikernel that is started by another program.
     Machine(Machine),
@@ -217,6 +226,10 @@ pub struct Addressing {
     pub routes: Vec<PlannedRoute>,
     /// Addresses of the DNS forwarder, at most one for each family.
     pub dns: Vec<IpAddr>,
+    /// True if only the first address of each family is taken over from an interface of the host.
+    pub one_host_address: bool,
+    /// True if no routes but the default ones are taken over from an interface of the host.
+    pub no_host_routes: bool,
 }
 
 /// The origin of the guest's addresses.
@@ -227,6 +240,9 @@ pub enum AddressSource {
     Private,
     /// The addresses and routes of an interface of the host: of this one, or `None`: of that with the default route.
     Host(Option<String>),
+    /// Same as `Host`; an IPv4 side that the interface lacks, and everything if there is no default route, is as in
+    /// `Private`.
+    Auto(Option<String>),
 }
 
 /// The guest's IPv4 side.

@@ -23,6 +23,7 @@ mod limits;
 mod load;
 mod log;
 mod pacing;
+mod pasta;
 mod policy;
 mod ports;
 mod publish;
@@ -32,6 +33,7 @@ mod registry;
 mod relay;
 mod routed;
 mod sandbox;
+mod shell;
 mod soak;
 mod solo5;
 mod tcp;
@@ -80,6 +82,7 @@ pub(crate) fn all() -> Vec<Case> {
         load::cases,
         log::cases,
         pacing::cases,
+        pasta::cases,
         policy::cases,
         ports::cases,
         publish::cases,

@@ -13,6 +13,7 @@ use pontoon_engine::egress::Match;
 use pontoon_supervisor::audit::Audit;
 use pontoon_supervisor::capture::Capture;
 use pontoon_supervisor::forward::Forward;
+use pontoon_supervisor::log_file::LogTo;
 use pontoon_supervisor::options::{AddressSource, Loopback};
 use pontoon_supervisor::publish::Publish;
 use pontoon_wire::Mac;
@@ -62,9 +63,15 @@ pub(crate) struct NetworkArgs {
     /// Rules from a TOML file: allow = ["TO", ...], deny = ["TO", ...]
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
-    /// Addresses of the guest: private, host (of the interface with the default route) or host:IFACE
+    /// Addresses of the guest: private, host or host:IFACE (of a host interface), auto or auto:IFACE
     #[arg(long, value_name = "SOURCE", default_value = "private", value_parser = values::address_source)]
     pub(crate) addressing: AddressSource,
+    /// With --addressing host: only the first address of each family
+    #[arg(long, hide_short_help = true)]
+    pub(crate) one_host_address: bool,
+    /// With --addressing host: no routes but the default ones
+    #[arg(long, hide_short_help = true)]
+    pub(crate) no_host_routes: bool,
     /// An address of the guest with its subnet's prefix length, in place of the default one of its family
     #[arg(long, value_name = "ADDR/LEN", value_parser = values::guest_address)]
     pub(crate) address: Vec<IpNet>,
@@ -202,6 +209,13 @@ pub(crate) struct NetworkArgs {
     /// Listen on a Unix socket for requests to publish ports, in the protocol of slirp4netns
     #[arg(long, hide_short_help = true, value_name = "PATH")]
     pub(crate) slirp_api: Option<PathBuf>,
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "FILE",
+        help = "Write the log to a file, too; of a command, to the file only: FILE[,size=N] [default: 1 MiB]"
+    )]
+    pub(crate) log_file: Option<LogTo>,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
 }

@@ -177,6 +177,20 @@ pub fn fork(body: impl FnOnce() -> u8) -> io::Result<Child> {
     finish(pid, body)
 }
 
+/// Forks this process: returns the child in the parent, and `None` in the child, which continues in the caller.
+///
+/// # Errors
+/// No memory, or too many processes.
+pub(super) fn fork_process() -> io::Result<Option<Child>> {
+    single_threaded()?;
+    // SAFETY: there is one thread, so the child's copy of memory holds no lock that is never released.
+    match unsafe { libc::fork() } {
+        0 => Ok(None),
+        pid @ 1.. => Child::new(pid).map(Some),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn finish(pid: libc::pid_t, body: impl FnOnce() -> u8) -> io::Result<Child> {
     match pid {
         0 => {

@@ -13,6 +13,8 @@ use pontoon_sys::timed_write::TimedWrite;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::log::file::LogFile;
+
 /// Queue of log lines for which a descriptor had no room.
 #[derive(Debug)]
 pub struct LineQueue {
@@ -147,6 +149,36 @@ enum Log {
     Pipe { dropped: u64 },
 }
 
+/// File to which the lines of this process are written in addition to standard error, or in its place.
+static FILE: Mutex<Option<FileOutput>> = Mutex::new(None);
+
+/// Log file of this process.
+#[derive(Debug)]
+struct FileOutput {
+    file: LogFile,
+    /// True if lines are written to standard error, too.
+    with_stderr: bool,
+}
+
+fn file() -> MutexGuard<'static, Option<FileOutput>> {
+    FILE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes all further lines of this process to `to` as well.
+pub fn add_file(to: LogFile) {
+    *file() = Some(FileOutput {
+        file: to,
+        with_stderr: true,
+    });
+}
+
+/// Writes all further lines of this process to the log file only, if there is one.
+pub fn leave_stderr() {
+    if let Some(output) = &mut *file() {
+        output.with_stderr = false;
+    }
+}
+
 fn log() -> MutexGuard<'static, Log> {
     STDERR.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -157,7 +189,13 @@ pub struct Lines;
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        log().put(line);
+        let with_stderr = file().as_mut().is_none_or(|output| {
+            output.file.put(line, Instant::now());
+            output.with_stderr
+        });
+        if with_stderr {
+            log().put(line);
+        }
         Ok(line.len())
     }
 
@@ -219,8 +257,10 @@ pub fn prepare() {
     }
 }
 
-/// Discards queued log lines in a child process, because its parent writes them. A child calls this function first.
+/// Discards queued log lines in a child process, because its parent writes them, and closes the log file. A child calls this
+/// function first.
 pub fn forget() {
+    *file() = None;
     *log() = Log::Direct;
 }
 

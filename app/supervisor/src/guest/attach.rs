@@ -39,6 +39,8 @@ enum NamespaceEnd {
     Process(OwnedFd),
     /// The namespace file is removed.
     File,
+    /// None: the program continues until a signal ends it.
+    Never,
 }
 
 // Requests of ioctl_ns(2): _IO(0xb7, 1) and _IO(0xb7, 3).
@@ -46,12 +48,12 @@ const NS_GET_USERNS: libc::Ioctl = 0xb701;
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 
 impl Attached {
-    /// Opens the network namespace `target`, and watches for its end; `files` watches a namespace file.
+    /// Opens the network namespace `target`, and watches for its end unless `stay`; `files` watches a namespace file.
     ///
     /// # Errors
     /// The namespace does not exist, this process may not open it, the file is not a network namespace, or it is the host's
     /// own.
-    pub(crate) fn open(target: &Target, files: &mut FileWatch) -> Result<Self, Error> {
+    pub(crate) fn open(target: &Target, stay: bool, files: &mut FileWatch) -> Result<Self, Error> {
         let path = match target {
             Target::Pid(pid) => PathBuf::from(format!("/proc/{pid}/ns/net")),
             Target::Path(path) => path.clone(),
@@ -73,6 +75,7 @@ impl Attached {
         // The watch is set up before the namespace is opened, so that its end cannot be missed.
         let pid = process_of(&path);
         let end = match pid {
+            _ if stay => NamespaceEnd::Never,
             Some(pid) => NamespaceEnd::Process(
                 pidfd_open(pid, PidfdFlags::empty())
                     .map_err(|_| cannot(&io::Error::from_raw_os_error(libc::ENOENT)))?,
@@ -175,7 +178,7 @@ impl Attached {
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.end {
             NamespaceEnd::Process(pidfd) => Some(pidfd.as_fd()),
-            NamespaceEnd::File => None,
+            NamespaceEnd::File | NamespaceEnd::Never => None,
         }
     }
 
@@ -274,7 +277,7 @@ mod tests {
     #[test]
     fn errors_of_targets_name_the_reason() {
         let line = |path: &str| {
-            Attached::open(&Target::Path(path.into()), &mut FileWatch::default())
+            Attached::open(&Target::Path(path.into()), false, &mut FileWatch::default())
                 .unwrap_err()
                 .to_string()
         };
@@ -287,7 +290,7 @@ mod tests {
         assert!(line("/proc/self/ns/user").starts_with("/proc/self/ns/user is not a network namespace"));
         assert!(line("/proc/self/ns/net").contains("is the host's own network namespace"));
         assert!(
-            Attached::open(&Target::Pid(0x3fff_ffff), &mut FileWatch::default())
+            Attached::open(&Target::Pid(0x3fff_ffff), false, &mut FileWatch::default())
                 .unwrap_err()
                 .to_string()
                 .contains("/proc/1073741823/ns/net: no such file or directory")

@@ -50,12 +50,41 @@ pub(crate) fn choose(
             let interface = HostInterface::read(name.as_deref(), netlink)?;
             (of_interface(options, &interface), Some(interface))
         }
+        AddressSource::Auto(name) => {
+            let interface = match name {
+                Some(_) => Some(HostInterface::read(name.as_deref(), netlink)?),
+                None => HostInterface::find(None, netlink)?,
+            };
+            automatic(options, host, interface)?
+        }
     };
     apply(options, &mut plan)?;
     check::options(options)?;
     check::plan(&plan, options)?;
     add_dns_routes(&mut plan);
     Ok(ChosenPlan { plan, interface })
+}
+
+/// Returns the plan of [`AddressSource::Auto`] with this interface of the host. If the options contain an
+/// IPv6 address, the guest has IPv6 although the interface has none.
+fn automatic(
+    options: &Addressing,
+    host: &HostNetwork,
+    interface: Option<HostInterface>,
+) -> Result<(AddressPlan, Option<HostInterface>), Error> {
+    let Some(interface) = interface else {
+        tracing::info!("the host has no default route, so the guest gets private addresses");
+        return Ok((private(options, host)?, None));
+    };
+    let mut plan = of_interface(options, &interface);
+    let is_given = options.addresses.iter().any(|net| matches!(net, IpNet::V6(_)));
+    let (no_v4, no_v6) = (plan.v4.is_none(), plan.v6.is_none() && is_given);
+    if no_v4 || no_v6 {
+        let other = private(options, host)?;
+        plan.v4 = plan.v4.or(other.v4);
+        plan.v6 = plan.v6.or(other.v6.filter(|_| is_given));
+    }
+    Ok((plan, Some(interface)))
 }
 
 /// Returns a plan whose subnets exist only on the guest's link. A family whose address the options contain needs no subnet.
@@ -180,7 +209,7 @@ fn of_interface(options: &Addressing, interface: &HostInterface) -> AddressPlan 
         };
         Ipv4Plan {
             address: *address,
-            additional: additional.to_vec(),
+            additional: additional_of(options, additional),
             gateway,
             default_route: interface.gateway_v4.is_some(),
             dns: Some(gateway),
@@ -194,7 +223,7 @@ fn of_interface(options: &Addressing, interface: &HostInterface) -> AddressPlan 
         };
         Ipv6Plan {
             address: *address,
-            additional: additional.to_vec(),
+            additional: additional_of(options, additional),
             gateway,
             router: if gateway.is_unicast_link_local() {
                 gateway
@@ -211,7 +240,10 @@ fn of_interface(options: &Addressing, interface: &HostInterface) -> AddressPlan 
         }
     });
     let families = (v4.is_some(), v6.is_some());
-    let mut routes = interface.routes.clone();
+    let mut routes = match options.no_host_routes {
+        true => Vec::new(),
+        false => interface.routes.clone(),
+    };
     routes.retain(|route| match route.destination {
         IpNet::V4(_) => families.0,
         IpNet::V6(_) => families.1,
@@ -221,6 +253,14 @@ fn of_interface(options: &Addressing, interface: &HostInterface) -> AddressPlan 
         v6,
         extent: SubnetExtent::HostNetwork,
         routes,
+    }
+}
+
+/// Returns those of the further addresses of an interface that the guest takes over.
+fn additional_of<T: Copy>(options: &Addressing, further: &[T]) -> Vec<T> {
+    match options.one_host_address {
+        true => Vec::new(),
+        false => further.to_vec(),
     }
 }
 

@@ -57,6 +57,19 @@ impl HostInterface {
     /// # Errors
     /// There is no such interface, or the kernel's.
     pub(crate) fn read(name: Option<&str>, netlink: &mut Netlink) -> Result<Self, Error> {
+        let none = || match name {
+            Some(name) => Error::new(format!("the host has no interface {name}")).advise("ip link"),
+            None => Error::new("cannot take over the host's addresses: the host has no default route")
+                .advise("--addressing host:IFACE, or --addressing private"),
+        };
+        Self::find(name, netlink)?.ok_or_else(none)
+    }
+
+    /// Same as [`Self::read`]; returns `None` if there is no such interface.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn find(name: Option<&str>, netlink: &mut Netlink) -> Result<Option<Self>, Error> {
         let failed = "cannot read the host's interfaces";
         let routes = routes(netlink).context(failed)?;
         let links = netlink
@@ -70,16 +83,12 @@ impl HostInterface {
             })
             .collect();
         let link = match name {
-            Some(name) => links
-                .iter()
-                .find(|link| name_of(link) == Some(name))
-                .ok_or_else(|| Error::new(format!("the host has no interface {name}")).advise("ip link"))?,
+            Some(name) => links.iter().find(|link| name_of(link) == Some(name)),
             None => default_interface(&routes)
-                .and_then(|index| links.iter().find(|link| link.header.index == index))
-                .ok_or_else(|| {
-                    Error::new("cannot take over the host's addresses: the host has no default route")
-                        .advise("--addressing host:IFACE, or --addressing private")
-                })?,
+                .and_then(|index| links.iter().find(|link| link.header.index == index)),
+        };
+        let Some(link) = link else {
+            return Ok(None);
         };
         let mut interface = Self::of_link(link);
         let addresses = netlink
@@ -87,7 +96,7 @@ impl HostInterface {
             .context(failed)?;
         interface.add_addresses(&addresses, link.header.index);
         interface.add_routes(&routes, link.header.index);
-        Ok(interface)
+        Ok(Some(interface))
     }
 
     fn of_link(link: &LinkMessage) -> Self {

@@ -12,9 +12,9 @@ use self::api_socket::api_socket;
 use self::attach::{bess, configure_by_path, configure_by_pid, existing_tap, new_tap, tap_in_use};
 use self::destinations::{destinations, no_loopback};
 use self::life::{exit_fd, killed, twenty};
-pub(super) use self::shell::Shell;
 use super::expect;
 use super::lifecycle::nothing_left;
+use super::shell::Shell;
 use crate::case::{Case, Context};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -42,13 +42,15 @@ pub(super) fn cases() -> Vec<Case> {
 /// for.
 fn links(context: &Context) -> Result<()> {
     let mut shell = Shell::start(context)?;
-    expect(&shell.ask("echo $($PONTOON compat)")?, "slirp4netns")?;
+    expect(&shell.ask("echo $($PONTOON compat)")?, "pasta slirp4netns")?;
     shell.run("mkdir /mnt/bin; $PONTOON compat install /mnt/bin >/dev/null")?;
     shell.run("$PONTOON compat install /mnt/bin >/dev/null")?;
     expect(
         &shell.ask("/mnt/bin/slirp4netns --version | head -1")?,
         "slirp4netns version 1.3.2",
     )?;
+    let text = shell.ask("/mnt/bin/pasta --version | head -1")?;
+    ensure!(text.starts_with("pasta 20"), "{text}");
     for word in [
         "--netns-type",
         "--enable-ipv6",

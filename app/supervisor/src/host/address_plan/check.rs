@@ -43,7 +43,7 @@ pub(super) fn plan(plan: &AddressPlan, options: &Addressing) -> Result<(), Error
     if plan.v4.is_none() && plan.v6.is_none() {
         return Err(match &options.source {
             AddressSource::Private => misused("the guest has neither IPv4 nor IPv6".to_owned()),
-            AddressSource::Host(_) => {
+            AddressSource::Host(_) | AddressSource::Auto(_) => {
                 Error::new("the host's interface has no address of a family that the guest has")
                     .advise("--addressing host:IFACE, or --addressing private")
             }

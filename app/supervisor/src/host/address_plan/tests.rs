@@ -429,3 +429,59 @@ fn mapped_address_has_one_meaning_and_can_be_reached() {
     let error = mappings(&v4.unwrap(), &[], &ips(&["fd00:1::2"])).unwrap_err();
     assert_eq!(error.to_string(), "--map-host fd00:1::2: the guest has no IPv6");
 }
+
+#[test]
+fn automatic_plan_is_that_of_the_interface_and_private_without_one() {
+    let host = HostNetwork::default();
+    let of = |options: &Addressing, interface| {
+        let (plan, source) = automatic(options, &host, interface).unwrap();
+        (plan, source.is_some())
+    };
+    let options = Addressing::default();
+    let (plan, found) = of(&options, Some(interface()));
+    assert_eq!(texts(&plan), texts(&of_interface(&options, &interface())));
+    assert!(found);
+    let (plan, found) = of(&options, None);
+    assert_eq!(texts(&plan), texts(&private(&options, &host).unwrap()));
+    assert!(!found);
+
+    let only_v6 = HostInterface {
+        v4: Vec::new(),
+        gateway_v4: None,
+        ..interface()
+    };
+    let (plan, _) = of(&options, Some(only_v6.clone()));
+    assert_eq!(texts(&plan)[0], "10.0.2.15/24");
+    assert_eq!(texts(&plan)[3], "2001:db8:7::5/64");
+    let off = Addressing {
+        ipv4: Ipv4::Off,
+        ..Addressing::default()
+    };
+    assert!(of(&off, Some(only_v6)).0.v4.is_none());
+
+    // An IPv6 side is made for an address of the options only.
+    let only_v4 = HostInterface {
+        v6: Vec::new(),
+        gateway_v6: None,
+        ..interface()
+    };
+    assert!(of(&options, Some(only_v4.clone())).0.v6.is_none());
+    let (plan, _) = of(&addressing(&["fd00::5/64"], &[], &[]), Some(only_v4));
+    assert_eq!(plan.v6.unwrap().address.to_string(), "fd00::5/64");
+}
+
+#[test]
+fn parts_of_the_interface_can_be_left_out() {
+    let options = Addressing {
+        one_host_address: true,
+        no_host_routes: true,
+        ..Addressing::default()
+    };
+    let plan = of_interface(&options, &interface());
+    let whole = of_interface(&Addressing::default(), &interface());
+    assert!(plan.routes.is_empty() && !whole.routes.is_empty());
+    let (v4, v6) = (plan.v4.unwrap(), plan.v6.unwrap());
+    assert!(v4.additional.is_empty() && v6.additional.is_empty());
+    assert!(v4.default_route && v6.default_route);
+    assert!(!whole.v4.unwrap().additional.is_empty());
+}

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use super::Shell;
+use crate::cases::shell::Shell;
 use crate::case::{Context, Family};
 use crate::cases::expect;
 use crate::guest::tcp;

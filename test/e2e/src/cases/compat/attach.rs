@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use super::Shell;
+use crate::cases::shell::Shell;
 use crate::carrier::{Framing, dial};
 use crate::case::{Context, Family};
 use crate::cases::lifecycle::nothing_left;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use anyhow::{Result, ensure};
 use pontoon_netns::{add_address, ip};
 
-use super::Shell;
+use crate::cases::shell::Shell;
 use crate::case::{Context, Family};
 use crate::cases::expect;
 use crate::network::Network;

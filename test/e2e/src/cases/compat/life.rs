@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::Shell;
+use crate::cases::shell::Shell;
 use crate::case::{Context, Family};
 use crate::cases::lifecycle::nothing_left;
 use crate::cases::{expect, tcp_server};

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use crate::case::{Case, Context};
-use crate::cases::compat::Shell;
+use crate::cases::shell::Shell;
 use crate::cases::{OBEDIENT, expect, tmpfs};
 use crate::network::Network;
 use crate::process;

@@ -1,0 +1,99 @@
+//! Texts of pasta's command line: help, version, and errors of options that are refused.
+
+/// Version of pasta whose options are supported. Callers print it, or compare it with the first version that has an option.
+const EMULATED: &str = "2026_07_24.06fedeb";
+
+pub(super) const SOCKET: &str = "-s is for passt / vhost-user mode only";
+pub(super) const ONE_OFF: &str = "--one-off is for passt mode only";
+pub(super) const NO_DHCP_DNS: &str = "--no-dhcp-dns is for passt mode only";
+pub(super) const NO_DHCP_SEARCH: &str = "--no-dhcp-search is for passt mode only";
+pub(super) const MIGRATE_EXIT: &str = "--migrate-exit is for vhost-user mode only";
+pub(super) const MIGRATE_NO_LINGER: &str = "--migrate-no-linger is for vhost-user mode only";
+pub(super) const REPAIR: &str = "--repair-path is for vhost-user mode only";
+pub(super) const VHOST_USER: &str =
+    "--vhost-user is for passt mode only (try: pontoon vm --protocol vhost-user)";
+pub(super) const CAPABILITIES: &str = "--print-capabilities is for vhost-user mode only";
+pub(super) const FD: &str = "--fd is not supported: the program opens the tap itself (try: without it)";
+pub(super) const FREEBIND: &str =
+    "--freebind is not supported: ports are published at addresses that the host has (try: without it)";
+pub(super) const RUNAS: &str = "--runas is not supported: the program keeps its user, and its process that handles packets has \
+                                no privileges (try: without it)";
+pub(super) const STATS: &str =
+    "--stats is not supported (try: pontoon run --control PATH, and pontoon ctl --control PATH stats)";
+pub(super) const CONF_PATH: &str = "--conf-path is not supported: requests of pesto are not served (try: pontoon run --control \
+                                    PATH, and pontoon ctl --control PATH publish)";
+pub(super) const SPLICE_ONLY: &str =
+    "--splice-only is not supported: connections need an interface in the namespace (try: without it)";
+
+/// Returns the text of `--help`, in which callers search for the options that they need.
+pub(super) fn usage(program: &str) -> String {
+    format!(
+        "\
+Usage: {program} [OPTION]... [COMMAND] [ARGS]...
+       {program} [OPTION]... PID
+       {program} [OPTION]... --netns [PATH|NAME]
+
+Pontoon with the command line of pasta {EMULATED}: connects a network namespace without privileges.
+Without PID or --netns, the command or a shell runs in new namespaces. docs/compat.md has the differences.
+
+  -d, --debug               log more
+      --trace               log everything
+  -q, --quiet               log errors only
+  -f, --foreground          do not run in the background
+  -e, --stderr              no effect
+  -l, --log-file PATH       write the log to a file
+      --log-size BYTES      size of that file (default: 1 MiB)
+  -h, --help                show this text
+      --version             show the version
+  -I, --ns-ifname NAME      interface of the namespace (default: name of the host's interface)
+  -p, --pcap FILE           capture frames
+  -P, --pid FILE            write the process id
+  -m, --mtu MTU             MTU, 576 to 65520; 0: do not set it (default: 65520)
+  -a, --address ADDR        address of the namespace, ADDR[/PREFIXLEN]; one for each family (default: the host's)
+  -n, --netmask MASK        netmask or prefix length of -a
+  -M, --mac-addr ADDR       Ethernet address of the gateway (default: 9a:55:9a:55:9a:55)
+  -g, --gateway ADDR        gateway, one for each family (default: the host's)
+  -i, --interface NAME      host interface whose addresses and routes are copied
+  -o, --outbound ADDR       source address of outbound packets, one for each family
+      --outbound-if4 NAME   outbound interface
+      --outbound-if6 NAME   outbound interface, the same as that of --outbound-if4
+  -D, --dns ADDR            DNS server that --dhcp-dns announces, or none
+  -S, --search LIST         search domains, or none
+  -H, --hostname NAME       host name of the command
+      --fqdn NAME           domain name that is announced by DHCP and DHCPv6
+      --dhcp-dns            announce the addresses of --dns
+      --dhcp-search         no effect: search domains are announced
+      --map-host-loopback ADDR  ADDR is the host's loopback; or none (default: the gateway)
+      --map-guest-addr ADDR     ADDR is the host's own address; or none
+      --dns-forward ADDR    address of the DNS forwarder
+      --dns-host ADDR       server to which it sends queries
+      --no-tcp, --no-udp, --no-icmp, --no-dhcp, --no-ndp, --no-dhcpv6, --no-ra
+                            protocols and services that the namespace does not have
+      --no-map-gw           the gateway is not the host's loopback
+      --chroot-fallback     no effect
+  -4, --ipv4-only           no IPv6
+  -6, --ipv6-only           no IPv4
+  -t, --tcp-ports SPEC      TCP ports of the host that lead to the namespace (default: auto): none, or
+                            [ADDR[%IFACE]/]PORTS; PORTS: all, auto, 22, 22:23, 22-80:32-90, 80:ADDR/8080, ~25,
+                            separated by commas
+  -u, --udp-ports SPEC      UDP ports (default: auto)
+  -T, --tcp-ns SPEC         none, or auto, which has no effect
+  -U, --udp-ns SPEC         none, or auto, which has no effect
+      --host-lo-to-ns-lo    no effect: published ports lead to the namespace's own address
+      --userns NSPATH       no effect: the namespace's owner is found without it
+      --netns PATH|NAME     network namespace
+      --netns-only          a command gets no user namespace of its own
+      --no-netns-quit       do not exit when the namespace is removed
+      --config-net          configure the interface in the namespace
+      --no-copy-routes      only the default route of the host (DEPRECATED)
+      --no-copy-addrs       only one address of the host (DEPRECATED)
+      --ns-mac-addr ADDR    Ethernet address of the interface in the namespace
+      --no-splice           no effect: no connection is spliced
+"
+    )
+}
+
+/// Returns the text of `--version`, of which callers show the first line.
+pub(super) fn version() -> String {
+    format!("pasta {EMULATED}\npontoon: {}\n", env!("CARGO_PKG_VERSION"))
+}
