@@ -294,7 +294,7 @@ starts_at_once() {
     check all-20 equal $failed 0
 }
 
-# Runs the integration scripts of rootlesskit, each a check.
+# Runs the integration scripts of rootlesskit, each a check with a deadline of its own.
 scripts() {
     local script name
     cp -r "$SOURCE/hack" /tmp/hack
@@ -306,8 +306,8 @@ scripts() {
             evacuate-cgroup2) skip "$name" "needs systemd" ;;
             ipv6 | propagation) skip "$name" "needs sudo" ;;
             systemd-socket) skip "$name" "needs systemd" ;;
-            net) check "$name" timeout 60 bash "$script" slirp4netns ;;
-            *) check "$name" timeout 200 bash "$script" ;;
+            net) limited 60 "$name" bash "$script" slirp4netns ;;
+            *) limited 60 "$name" bash "$script" ;;
         esac
     done
     # A script that kills rootlesskit leaves its directory.
