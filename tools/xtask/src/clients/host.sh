@@ -22,11 +22,11 @@ while IFS== read -r link program; do
     # pasta executes this variant of itself.
     [ ! -e "$program.avx2" ] || cp --dereference "$program.avx2" "/run/column/$link.program.avx2"
 done <<<"$CLIENTS_LINKS"
-chown "$user" /run/user/"$user"
+chown "$CLIENTS_USER:$CLIENTS_USER" /run/user/"$user"
 chmod 700 /run/user/"$user"
 mount -t tmpfs -o mode=1777 clients /tmp
 mount -t tmpfs -o mode=700 clients "$CLIENTS_HOME"
-chown "$user" "$CLIENTS_HOME"
+chown "$CLIENTS_USER:$CLIENTS_USER" "$CLIENTS_HOME"
 case $library in
     podman* | buildah) . /run/scripts/host-podman.sh ;;
 esac

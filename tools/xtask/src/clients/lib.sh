@@ -170,7 +170,7 @@ image() {
     printf '%s\n' root:x:0:0::/root:/bin/sh nobody:x:65534:65534::/:/bin/sh >"$root/etc/passwd"
     printf '%s\n' root:x:0: nobody:x:65534: >"$root/etc/group"
     echo 'hosts: files dns' >"$root/etc/nsswitch.conf"
-    [ -z "$directory" ] || cp --recursive --preserve=mode "$directory/." "$root"
+    [ -z "$directory" ] || cp --recursive --preserve=mode --remove-destination "$directory/." "$root"
     tar -C "$root" --owner=0 --group=0 -cf "$archive" .
     rm -rf "$root"
 }

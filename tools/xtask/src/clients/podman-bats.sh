@@ -4,19 +4,40 @@
 # Creates the image of podman's tests from programs of this machine and the files of the script that builds the original.
 prepare_tests() {
     local files=/tmp/files tag
-    cp -r "$TESTS" /tmp/tests
+    cp -r "$TESTS/." /tmp/tests
     # The keys are those of tests with a remote podman, and need OpenSSL 3.2.
     sed -i 's/^ *gen-tls$/    :/' /tmp/tests/setup_suite.bash
     mkdir -p $files/home/podman
     echo 20241011 >$files/home/podman/testimage-id
     (cd $files/home/podman && sed -n '/^cat >pause/,/^EOF/p; /^cat >healthcheck/,/^EOF/p; /^cat >bytecheck/,/^EOF/p' \
         /tmp/tests/build-testimage | sh && chmod +x pause healthcheck bytecheck)
+    mkdir -p $files/bin
+    cat >$files/bin/nc <<'END'
+#!/bin/sh
+# Busybox's nc with the options -l -n -v -p PORT, of which not all builds have -v. Prints to standard error.
+if [ "$1" = connected ]; then
+    address() {
+        set -- $(echo "$1" | tr '[]:' '   ')
+        printf '[::ffff:%d.%d.%d.%d]' "0x${7%??}" "0x${7#??}" "0x${8%??}" "0x${8#??}"
+    }
+    echo "connect to $(address "$SOCAT_SOCKADDR"):$SOCAT_SOCKPORT from $(address "$SOCAT_PEERADDR"):$SOCAT_PEERPORT" >&2
+    exec cat >&2
+fi
+case "$*" in
+    *-v*) ;;
+    *) exec busybox nc "$@" ;;
+esac
+while [ "$1" != -p ]; do shift; done
+echo "listening on [::]:$2 ..." >&2
+exec socat -t 1 "TCP6-LISTEN:$2,ipv6only=0,reuseaddr" 'SYSTEM:/bin/nc connected'
+END
+    chmod +x $files/bin/nc
     image /tmp/image.tar $files socat ip ss getent
     tag=$(sed -n 's/^PODMAN_TEST_IMAGE_TAG=.*:-"\(.*\)"}/\1/p' /tmp/tests/helpers.bash)
     try image podman import --quiet --change WORKDIR=/home/podman --change 'CMD ["/bin/echo", "an image of tests"]' \
         /tmp/image.tar "quay.io/libpod/testimage:$tag"
     rm -rf $files /tmp/image.tar
-    podman image exists "quay.io/libpod/testimage:$tag"
+    podman image exists "quay.io/libpod/testimage:$tag" || { finish; return 1; }
 }
 
 # Runs FILE, each test a check with a deadline of 130 s, after which the tests behind it run in a further process. (The
@@ -27,7 +48,7 @@ run_file() {
     grep -o '^@test "[^"]*"' "$file" | cut -d '"' -f 2 >/tmp/names
     before=$(processes)
     while [ -s /tmp/names ]; do
-        PODMAN_TIMEOUT=40 bats --tap --filter "^($(pattern))\$" "$file" \
+        PODMAN=/mnt/usr/bin/podman PODMAN_TIMEOUT=40 bats --tap --filter "^($(pattern))\$" "$file" \
             >/tmp/tap 2>/tmp/tap.errors 3>&- </dev/null &
         job=$!
         idle=0 size=0

@@ -30,7 +30,7 @@ END
     image /tmp/image.tar $files curl socat ip ss getent iperf3 ping qperf
     try image podman import --quiet /tmp/image.tar test
     rm -rf $files /tmp/image.tar
-    podman image exists test
+    podman image exists test || { finish; return 1; }
 }
 
 # Removes all containers, and checks that nothing of their networks remains.
@@ -117,6 +117,10 @@ net() {
     value host-network-devices "$(run --network=host -- ip -o link | awk '{print $2}')"
     value no-network-devices "$(run --network=none -- ip -o link | awk '{print $2}')"
     end $server
+    try keep-id prints neighbour run --userns=keep-id -- curl -sSm 5 http://192.0.2.2/
+    try uidmap prints neighbour run --uidmap=0:100:1000 -- curl -sSm 5 http://example.com/
+    try restricted prints neighbour run --cap-drop=all --read-only -- curl -sSm 5 http://192.0.2.2/
+    try privileged prints neighbour run --privileged -- curl -sSm 5 http://192.0.2.2/
     finish
 }
 
