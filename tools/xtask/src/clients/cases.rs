@@ -109,6 +109,8 @@ pub(crate) const CASES: &[Case] = &[
     podman("podman", "pod", 300),
     podman("podman", "build", 300),
     podman("podman", "bridge", 300),
+    podman("podman", "slirp4netns", 300),
+    podman("podman", "root", 120),
     podman("podman", "starts_in_a_row", 300),
     podman("podman", "starts_at_once", 300),
     podman("podman", "document", 300),

@@ -93,8 +93,11 @@ state() {
 }
 state | sort >/run/before
 
+# Cases whose names begin with `root` run as root.
+as=$CLIENTS_USER
+[ "${name#root}" = "$name" ] || as=root
 status=0
-setpriv --reuid="$CLIENTS_USER" --regid="$CLIENTS_USER" --init-groups --inh-caps=-all \
+setpriv --reuid="$as" --regid="$as" --init-groups --inh-caps=-all \
     env -i HOME="$CLIENTS_HOME" USER="$CLIENTS_USER" LC_ALL=C.UTF-8 TERM=dumb XDG_RUNTIME_DIR=/run/user/"$user" \
     PATH=/run/column:/run/clients/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@" \
     bash -c 'cd "$HOME"; . /run/scripts/lib.sh; . "/run/scripts/$0.sh"; "$1"' "$library" "$name" \

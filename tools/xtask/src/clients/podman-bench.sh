@@ -1,5 +1,5 @@
 # Measures containers of podman, once with each program as `pasta`: `original`, `ours`. Each result is a line
-# `value STACK/MEASUREMENT NUMBER`. QPERF is the program that measures round trips.
+# `value STACK/MEASUREMENT NUMBER`.
 . /run/scripts/podman.sh
 
 STACKS=(original ours)
@@ -53,7 +53,7 @@ rate() {
 latency() {
     local stack=$1 test=$2 time
     time=$(with "$stack" exec "$stack" qperf --time 2 --unify_units 192.0.2.2 "$test" |
-        awk '$1 == "latency" {printf "%d", $3 * ($4 == "us" ? 1000 : $4 == "ms" ? 1000000 : 1000000000)}')
+        awk '$1 == "latency" {printf "%d", $3}')
     echo "value $stack/$test ${time:-0}" >&3
 }
 

@@ -337,6 +337,27 @@ bridge() {
     finish
 }
 
+# The network of the program slirp4netns, with each of its ports' programs.
+slirp4netns() {
+    local handler
+    prepare || return 0
+    value address "$(run --network=slirp4netns -- ip -o -4 address show scope global | awk '{print $2, $4}')"
+    value cidr "$(run --network=slirp4netns:cidr=10.9.8.0/24,mtu=1400 -- ip -o -4 address show scope global | awk '{print $2, $4}')"
+    value resolv.conf "$(run --network=slirp4netns -- grep nameserver /etc/resolv.conf)"
+    try loopback prints host-loopback run --network=slirp4netns:allow_host_loopback=true -- curl -sSm 5 http://10.0.2.2:8000/
+    for handler in slirp4netns rootlesskit; do
+        serve web --network=slirp4netns:port_handler=$handler,enable_ipv6=true -p 8080:80 -p 8080:80/udp
+        out podman exec web
+        try $handler-tcp prints guest get http://127.0.0.1:8080/
+        try $handler-tcp-neighbour prints guest get http://192.0.2.2:7003/
+        try $handler-udp prints ping datagram UDP4:192.0.2.1:8080
+        value $handler-source "$(get http://192.0.2.2:7003/cgi-bin/address)"
+        try $handler-remove podman rm --force --time 0 web
+        check $handler-ended within 5 fails network_processes
+    done
+    finish
+}
+
 info() {
     try executable prints /run/column/pasta podman info --format '{{.Host.Pasta.Executable}}'
     try version grep -q . <(podman info --format '{{.Host.Pasta.Version}}')
@@ -404,4 +425,23 @@ document() {
     done
     rm -rf /tmp/programs /tmp/document.conf /tmp/block.*
     finish
+}
+
+# The networks of root: slirp4netns, but not pasta. The default is a bridge in the host's namespace.
+root() {
+    local storage=(--root /tmp/storage --runroot /tmp/run) options=(--rm --cgroups=disabled)
+    image /tmp/image.tar "" curl ip
+    try import podman "${storage[@]}" import --quiet /tmp/image.tar test
+    value pasta "$(podman "${storage[@]}" run "${options[@]}" --network=pasta test true 2>&1 | tail -n 1)"
+    refused pasta-refused podman "${storage[@]}" run "${options[@]}" --network=pasta test true
+    try host prints host-loopback podman "${storage[@]}" run "${options[@]}" --network=host test \
+        curl -sSm 5 http://127.0.0.1:8000/
+    value slirp4netns "$(podman "${storage[@]}" run "${options[@]}" --network=slirp4netns test \
+        ip -o -4 address show scope global | awk '{print $2, $4}')"
+    try slirp4netns-tcp prints neighbour podman "${storage[@]}" run "${options[@]}" --network=slirp4netns test \
+        curl -sSm 5 http://192.0.2.2/
+    try slirp4netns-name prints neighbour podman "${storage[@]}" run "${options[@]}" --network=slirp4netns test \
+        curl -sSm 5 http://example.com/
+    check ended within 5 fails pgrep '^(pasta|pontoon|slirp4netns)'
+    rm -f /tmp/image.tar
 }
