@@ -63,6 +63,11 @@ run() {
     podman run --rm "${options[@]}" test "$@"
 }
 
+# Prints destinations and gateways of routes, without duplicates and the kernel's remarks.
+routes() {
+    awk '{print $1, $2 == "via" ? $3 : "link"}' | sort -u
+}
+
 # Starts a container NAME that serves, with options of podman, and waits until it does.
 serve() {
     local name=$1
@@ -95,8 +100,8 @@ net() {
     prepare || return 0
     value address "$(run -- ip -o -4 address show scope global | awk '{print $2, $4}')"
     value address6 "$(run -- ip -o -6 address show scope global | awk '{print $2, $4}')"
-    value route "$(run -- ip route)"
-    value route6 "$(run -- ip -6 route show default)"
+    value route "$(run -- ip route | routes)"
+    value route6 "$(run -- ip -6 route show default | routes)"
     value mtu "$(run -- cat /sys/class/net/uplink/mtu)"
     value resolv.conf "$(run -- grep nameserver /etc/resolv.conf)"
     value hosts "$(run -- grep internal /etc/hosts)"
@@ -128,7 +133,7 @@ net() {
 options() {
     prepare || return 0
     value address "$(run --network=pasta:-a,10.9.8.7,-n,24,-g,10.9.8.1 -- ip -o -4 address show scope global | awk '{print $2, $4}')"
-    value address-route "$(run --network=pasta:-a,10.9.8.7,-n,24,-g,10.9.8.1 -- ip route)"
+    value address-route "$(run --network=pasta:-a,10.9.8.7,-n,24,-g,10.9.8.1 -- ip route | routes)"
     try address-tcp prints neighbour run --network=pasta:-a,10.9.8.7,-n,24,-g,10.9.8.1 -- curl -sSm 5 http://192.0.2.2/
     value address6 "$(run --network=pasta:-a,fd99::7,-g,fd99::1 -- ip -o -6 address show scope global | awk '{print $2, $4}')"
     try address6-tcp prints neighbour run --network=pasta:-a,fd99::7,-g,fd99::1 -- curl -gsSm 5 'http://[fd00:db8::2]/'
@@ -422,9 +427,11 @@ document() {
     while number=$((number + 1)); [ -e /tmp/block.$number ]; do
         block=$(head -n 1 /tmp/block.$number | tr -c 'a-z\n' - | cut -c 1-40 | sed 's/--*/-/g; s/-$//')
         try "$number-$block" bash -ec ". /tmp/block.$number"
+        [ $number != 1 ] ||
+            check executable prints "$HOME/.local/bin/pasta" podman info --format '{{.Host.Pasta.Executable}}'
     done
-    rm -rf /tmp/programs /tmp/document.conf /tmp/block.*
     finish
+    rm -rf /tmp/programs /tmp/document.conf /tmp/block.*
 }
 
 # The networks of root: slirp4netns, but not pasta. The default is a bridge in the host's namespace.
