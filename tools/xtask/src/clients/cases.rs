@@ -106,6 +106,7 @@ pub(crate) const CASES: &[Case] = &[
     podman("podman", "publish", 300),
     podman("podman", "states", 300),
     podman("podman", "exits", 300),
+    podman("podman", "restarts", 300),
     podman("podman", "pod", 300),
     podman("podman", "build", 300),
     podman("podman", "bridge", 300),

@@ -14,7 +14,8 @@ check() {
 }
 
 # Same as `check`, but the command is killed after SECONDS, with all processes that have started since, also those that
-# have left its session. The reason names the process that started last, and the last line of output.
+# have left its session. The reason names the process that started last, and the last line of output. Returns 1 if the
+# check has failed.
 limited() {
     local seconds=$1 name=$2 before job last running status=0 log ended=
     shift 2
@@ -42,10 +43,12 @@ limited() {
         echo "check $name fail exceeded its deadline; running: $running; output: $last" >&3
         kill_started "$before"
         wait $job 2>/dev/null || true
+        status=1
     fi
     echo "--- $name"
     cat "$log"
     rm -f "$log"
+    [ $status = 0 ] || [ $status = 77 ]
 }
 
 # Prints the ids of all processes that are not root's, the newest last.

@@ -97,7 +97,8 @@ results() {
     local line name reason
     grep -n '^\(not \)\?ok ' /tmp/tap >/tmp/tap.results
     while IFS=: read -r number line; do
-        name=$(sed 's/^\(not \)\?ok [0-9]* //; s/^\[[0-9]*\] //; s/ in [0-9]*ms\( # skip\|$\)/\1/; s/ # skip.*//; s/ # timeout.*//' <<<"$line")
+        name=$(sed 's/^\(not \)\?ok [0-9]* //; s/^\[[0-9]*\] //; s/ in [0-9]*ms\( # skip\|$\)/\1/; s/ # skip.*//
+            s/ # timeout.*//' <<<"$line")
         case $line in
             ok*'# skip'*) skip "$(word "$name")" "${line##*# skip }" ;;
             ok*) echo "check $(word "$name") pass" >&3 ;;
