@@ -1,5 +1,5 @@
-//! `cargo xtask clients`: runs programs that start slirp4netns, and its own tests, with the original and with Pontoon's
-//! program in its place, and compares the results check by check.
+//! `cargo xtask clients`: runs programs that start slirp4netns or pasta, and their own tests, with the original and with
+//! Pontoon's program in its place, and compares the results check by check.
 //!
 //! Each case runs on a host of its own (`clients/host.sh`): network, mount and PID namespaces with one neighbour. The
 //! clients run as an unprivileged user. At the end of each case, a check fails if a process, device, socket or
@@ -8,6 +8,7 @@
 mod bench;
 mod cases;
 mod known;
+mod podman;
 mod programs;
 mod results;
 mod table;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::clients::cases::Case;
+use crate::clients::cases::{Case, Client};
 use crate::clients::programs::Programs;
 use crate::clients::results::Results;
 use crate::clients::table::{Comparison, print};
@@ -30,12 +31,22 @@ use crate::{packages, step, target};
 pub(crate) const USAGE: &str =
     "cargo xtask clients [--list | --bench] [--original PATH] [--ours PATH] [FILTER...]";
 
-/// Scripts of the cases, by file name.
+/// Scripts of the cases and the documents that they read, by file name.
 const SCRIPTS: &[(&str, &str)] = &[
     ("host.sh", include_str!("clients/host.sh")),
     ("lib.sh", include_str!("clients/lib.sh")),
     ("bench.sh", include_str!("clients/bench.sh")),
+    ("buildah.sh", include_str!("clients/buildah.sh")),
+    (
+        "containers.md",
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/containers.md")),
+    ),
     ("docker.sh", include_str!("clients/docker.sh")),
+    ("host-podman.sh", include_str!("clients/host-podman.sh")),
+    ("memory.sh", include_str!("clients/memory.sh")),
+    ("podman.sh", include_str!("clients/podman.sh")),
+    ("podman-bats.sh", include_str!("clients/podman-bats.sh")),
+    ("podman-bench.sh", include_str!("clients/podman-bench.sh")),
     ("rootlesskit.sh", include_str!("clients/rootlesskit.sh")),
     ("slirp4netns.sh", include_str!("clients/slirp4netns.sh")),
 ];
@@ -88,24 +99,36 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let programs = Programs::install(&target().join("clients"))?;
     let host = Host::create(programs, home)?;
     if arguments.bench {
-        return bench::run(&host, &ours);
+        return bench::run(&host, &ours, &arguments.filters);
     }
-    let original = original.unwrap_or_else(|| host.programs.original());
     let mut comparisons = Vec::new();
     for case in chosen {
+        let originals = host.programs.originals(case.client, original.as_deref());
         comparisons.push(Comparison {
             case,
             version: host.programs.version(case.client),
-            original: host.run(case, "original", &original)?,
-            ours: host.run(case, "ours", &ours)?,
+            original: host.run(case, "original", &originals)?,
+            ours: host.run(case, "ours", &links(case.client, &ours))?,
         });
     }
     print(&comparisons)
 }
 
+/// Returns the programs that a client executes, all of which are `program`.
+fn links(client: Client, program: &Path) -> Vec<Link> {
+    let link = |name: &&'static str| (*name, program.to_path_buf());
+    client.links().iter().map(link).collect()
+}
+
 fn program(path: &Path, option: &str) -> Result<PathBuf> {
     path.canonicalize()
         .with_context(|| format!("cannot find {} (try: {option} PATH)", path.display()))
+}
+
+/// Returns lines of name, `=` and path.
+fn lines(links: &[Link]) -> String {
+    let line = |(name, program): &Link| format!("{name}={}", program.display());
+    links.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn parse(arguments: &[String]) -> Result<Arguments> {
@@ -123,6 +146,9 @@ fn parse(arguments: &[String]) -> Result<Arguments> {
     }
     Ok(parsed)
 }
+
+/// A name by which a client executes a program, and the program.
+type Link = (&'static str, PathBuf);
 
 /// The programs and scripts of all cases.
 struct Host {
@@ -151,9 +177,9 @@ impl Host {
         })
     }
 
-    /// Runs a case with `program` as slirp4netns. `column` is its name in the table.
-    fn run(&self, case: &Case, column: &str, program: &Path) -> Result<Results> {
-        Ok(self.run_with(case, column, program, &[])?.0)
+    /// Runs a case with the programs `links`. `column` is their name in the table.
+    fn run(&self, case: &Case, column: &str, links: &[Link]) -> Result<Results> {
+        Ok(self.run_with(case, column, links, &[])?.0)
     }
 
     /// Same as [`Self::run`], with additional variables `NAME=VALUE` for the case. Also returns the output of the case.
@@ -161,7 +187,7 @@ impl Host {
         &self,
         case: &Case,
         column: &str,
-        program: &Path,
+        links: &[Link],
         variables: &[String],
     ) -> Result<(Results, String)> {
         let name = format!("{case}, {column}");
@@ -183,13 +209,13 @@ impl Host {
             .arg(self.scripts.join("host.sh"))
             .arg(&self.scripts)
             .arg(&self.programs.directory)
-            .arg(program)
             .arg(&directory)
             .args([case.library, case.function])
             .args(self.programs.variables(case.client))
             .args(variables)
             .env("CLIENTS_USER", USER)
             .env("CLIENTS_HOME", &self.home)
+            .env("CLIENTS_LINKS", lines(links))
             .env("PATH", packages::PATH)
             .stdout(log.try_clone()?)
             .stderr(log);

@@ -1,7 +1,8 @@
 //! Tasks of the workspace. `setup` installs the programs that the tests need. `check` runs the quick tests (`rules`
 //! its checks of dependencies, words and references), and `test` all of them. `bench-ab` compares revisions, `kernel`
 //! downloads the kernel of the tests' virtual machines, `fuzz` and `simulate` run for a given time or number of
-//! seeds, and `clients` runs other projects' programs with Pontoon instead of slirp4netns.
+//! seeds, and `clients` runs other projects' programs with Pontoon instead of slirp4netns or
+//! pasta.
 
 mod asan;
 mod bench_ab;

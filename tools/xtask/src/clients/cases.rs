@@ -10,6 +10,8 @@ pub(crate) enum Client {
     Slirp4netns,
     Docker,
     Buildkit,
+    Podman,
+    Buildah,
 }
 
 impl Client {
@@ -20,6 +22,16 @@ impl Client {
             Self::Slirp4netns => "slirp4netns",
             Self::Docker => "docker",
             Self::Buildkit => "buildkit",
+            Self::Podman => "podman",
+            Self::Buildah => "buildah",
+        }
+    }
+
+    /// Returns the names of the programs that the client executes. The first one is the subject of its cases.
+    pub(crate) fn links(self) -> &'static [&'static str] {
+        match self {
+            Self::Podman | Self::Buildah => &["pasta", "slirp4netns"],
+            _ => &["slirp4netns"],
         }
     }
 }
@@ -60,7 +72,7 @@ pub(crate) const CASES: &[Case] = &[
     rootlesskit(Client::RootlesskitV2, "exits", 90),
     rootlesskit(Client::RootlesskitV2, "starts_in_a_row", 300),
     rootlesskit(Client::RootlesskitV2, "starts_at_once", 120),
-    rootlesskit(Client::RootlesskitV2, "scripts", 400),
+    rootlesskit(Client::RootlesskitV2, "scripts", 600),
     rootlesskit(Client::RootlesskitV2, "unit", 400),
     rootlesskit(Client::RootlesskitV3, "net", 60),
     rootlesskit(Client::RootlesskitV3, "loopback", 60),
@@ -78,7 +90,7 @@ pub(crate) const CASES: &[Case] = &[
     rootlesskit(Client::RootlesskitV3, "exits", 90),
     rootlesskit(Client::RootlesskitV3, "starts_in_a_row", 300),
     rootlesskit(Client::RootlesskitV3, "starts_at_once", 120),
-    rootlesskit(Client::RootlesskitV3, "scripts", 400),
+    rootlesskit(Client::RootlesskitV3, "scripts", 600),
     rootlesskit(Client::RootlesskitV3, "unit", 400),
     docker("docker_builtin"),
     docker("docker_slirp4netns"),
@@ -88,6 +100,25 @@ pub(crate) const CASES: &[Case] = &[
         function: "buildkit",
         deadline: 200,
     },
+    podman("podman", "info", 60),
+    podman("podman", "net", 300),
+    podman("podman", "options", 300),
+    podman("podman", "publish", 300),
+    podman("podman", "states", 300),
+    podman("podman", "exits", 300),
+    podman("podman", "restarts", 300),
+    podman("podman", "pod", 300),
+    podman("podman", "build", 300),
+    podman("podman", "bridge", 300),
+    podman("podman", "slirp4netns", 300),
+    podman("podman", "root", 120),
+    podman("podman", "starts_in_a_row", 300),
+    podman("podman", "starts_at_once", 300),
+    podman("podman", "document", 300),
+    podman("podman-bats", "tests_500", 1500),
+    podman("podman-bats", "tests_505", 1500),
+    buildah("run", 300),
+    buildah("build", 300),
 ];
 
 const fn tests(function: &'static str, deadline: u64) -> Case {
@@ -103,6 +134,24 @@ const fn rootlesskit(client: Client, function: &'static str, deadline: u64) -> C
     Case {
         client,
         library: "rootlesskit",
+        function,
+        deadline,
+    }
+}
+
+const fn podman(library: &'static str, function: &'static str, deadline: u64) -> Case {
+    Case {
+        client: Client::Podman,
+        library,
+        function,
+        deadline,
+    }
+}
+
+const fn buildah(function: &'static str, deadline: u64) -> Case {
+    Case {
+        client: Client::Buildah,
+        library: "buildah",
         function,
         deadline,
     }

@@ -1,26 +1,6 @@
 # Cases of rootless dockerd and of BuildKit. ROOTLESSKIT is the directory of the programs of one version of rootlesskit.
 PATH=$ROOTLESSKIT:$PATH
 
-# Writes the files of an image to an archive: busybox, and curl and socat with their libraries.
-image() {
-    local root name file
-    root=$(mktemp --directory /tmp/image.XXXXXX)
-    mkdir -p "$root/bin" "$root/etc" "$root/tmp" "$root/proc" "$root/sys" "$root/dev"
-    cp "$(command -v busybox)" "$(command -v curl)" "$(command -v socat)" "$root/bin"
-    for name in sh cat grep httpd sha256sum; do
-        ln -s busybox "$root/bin/$name"
-    done
-    {
-        ldd "$root/bin/curl" "$root/bin/socat" | grep -o '/[^ ]*\.so[^ ]*' | grep -v ':$'
-        ls /lib/x86_64-linux-gnu/libnss_dns.so.2 /lib/x86_64-linux-gnu/libnss_files.so.2
-    } | sort -u | while read -r file; do
-        cp --parents --dereference "$file" "$root"
-    done
-    echo 'root:x:0:0::/:/bin/sh' >"$root/etc/passwd"
-    tar -C "$root" -cf "$1" .
-    rm -rf "$root"
-}
-
 # Starts dockerd behind PORT_DRIVER.
 start_docker() {
     export DOCKERD_ROOTLESS_ROOTLESSKIT_NET=slirp4netns DOCKERD_ROOTLESS_ROOTLESSKIT_PORT_DRIVER=$1
@@ -28,7 +8,7 @@ start_docker() {
     dockerd-rootless.sh --storage-driver=vfs 3>&- &
     DAEMON=$!
     check start within 40 docker info
-    image /tmp/image.tar
+    image /tmp/image.tar "" curl socat
     check import docker import /tmp/image.tar test
 }
 
@@ -81,7 +61,7 @@ buildkit() {
     local daemon=$! client=(timeout 60 buildctl --addr="unix://$XDG_RUNTIME_DIR/buildkitd.sock")
     check start within 30 "${client[@]}" debug workers
     mkdir -p /tmp/build
-    image /tmp/build/image.tar
+    image /tmp/build/image.tar "" curl socat
     printf '%s\n' 'FROM scratch' 'ADD image.tar /' 'RUN curl -sSm 5 -o /page http://example.com/' \
         'RUN curl -sSm 20 http://192.0.2.2/big | sha256sum >/sum' 'RUN ! curl -sSm 3 http://10.0.2.2:8000/' \
         >/tmp/build/Dockerfile

@@ -2,11 +2,11 @@
 # Runs one case on a host of its own: as root, in new network, mount and PID namespaces.
 #
 # The host (192.0.2.1, fd00:db8::1) has one neighbour (192.0.2.2, fd00:db8::2), which is its router and name server.
-# Arguments: directory of scripts, directory of programs, program of the column, directory for results, library of
-# cases, name of the case, variables of the case (NAME=VALUE).
+# Arguments: directory of scripts, directory of programs, directory for results, library of cases, name of the case,
+# variables of the case (NAME=VALUE). CLIENTS_LINKS has the programs of the column: lines of name, `=` and path.
 set -eu
-scripts=$1 cache=$2 program=$3 results=$4 library=$5 name=$6
-shift 6
+scripts=$1 cache=$2 results=$3 library=$4 name=$5
+shift 5
 user=$(id --user "$CLIENTS_USER")
 
 mount --bind "$scripts" /mnt
@@ -16,13 +16,20 @@ mount --move /mnt /run/scripts
 mount --bind "$cache" /run/clients
 mount --bind "$results" /run/results
 # Pontoon selects a command line by the name of the link, so the program itself has another name.
-cp --dereference "$program" "/run/column/$(basename "$program").program"
-ln -s "$(basename "$program").program" /run/column/slirp4netns
-chown "$user" /run/user/"$user"
+while IFS== read -r link program; do
+    cp --dereference "$program" "/run/column/$link.program"
+    ln -s "$link.program" "/run/column/$link"
+    # pasta executes this variant of itself.
+    [ ! -e "$program.avx2" ] || cp --dereference "$program.avx2" "/run/column/$link.program.avx2"
+done <<<"$CLIENTS_LINKS"
+chown "$CLIENTS_USER:$CLIENTS_USER" /run/user/"$user"
 chmod 700 /run/user/"$user"
 mount -t tmpfs -o mode=1777 clients /tmp
 mount -t tmpfs -o mode=700 clients "$CLIENTS_HOME"
-chown "$user" "$CLIENTS_HOME"
+chown "$CLIENTS_USER:$CLIENTS_USER" "$CLIENTS_HOME"
+case $library in
+    podman* | buildah) . /run/scripts/host-podman.sh ;;
+esac
 printf 'nameserver 192.0.2.2\nnameserver fd00:db8::2\n' >/run/resolv.conf
 mount --bind /run/resolv.conf /etc/resolv.conf
 printf '127.0.0.1 localhost\n::1 localhost\n' >/run/hosts
@@ -57,13 +64,16 @@ busybox httpd -f -p 127.0.0.1:8000 -h $web/host &
 busybox httpd -f -p '[::1]:8000' -h $web/host &
 at_neighbour busybox httpd -f -p 80 -h $web/neighbour &
 at_neighbour dnsmasq --keep-in-foreground --no-resolv --no-hosts --conf-file=/dev/null --user=root --pid-file= \
-    --address=/example.com/192.0.2.2 --address=/example.com/fd00:db8::2 --log-facility=- &
+    --address=/example.com/192.0.2.2 --address=/example.com/fd00:db8::2 \
+    --address=/l.root-servers.net/192.0.2.2 --address=/l.root-servers.net/fd00:db8::2 \
+    --address=/google.com/192.0.2.2 --address=/google.com/fd00:db8::2 --log-facility=- &
 at_neighbour socat TCP6-LISTEN:7001,fork,reuseaddr EXEC:sha256sum &
-at_neighbour socat -T 2 UDP6-RECVFROM:7002,fork EXEC:cat &
+at_neighbour socat -b 65536 -T 2 UDP6-RECVFROM:7002,fork EXEC:cat &
 # The neighbour forwards its ports 7003 and 7004 to port 8080 of the host, as a client of the host.
 at_neighbour socat TCP4-LISTEN:7003,fork,reuseaddr TCP4:192.0.2.1:8080 &
 at_neighbour socat -T 2 UDP4-LISTEN:7004,fork,reuseaddr UDP4:192.0.2.1:8080 &
 at_neighbour iperf3 -s >/dev/null &
+[ "$library" != podman-bench ] || at_neighbour qperf &
 
 tries=0
 until [ "$(at_neighbour ss -Hlnt | grep -cE ':(80|53|7001|7003|5201) ')" -ge 6 ] &&
@@ -83,8 +93,11 @@ state() {
 }
 state | sort >/run/before
 
+# Cases whose names begin with `root` run as root.
+as=$CLIENTS_USER
+[ "${name#root}" = "$name" ] || as=root
 status=0
-setpriv --reuid="$CLIENTS_USER" --regid="$CLIENTS_USER" --init-groups --inh-caps=-all \
+setpriv --reuid="$as" --regid="$as" --init-groups --inh-caps=-all \
     env -i HOME="$CLIENTS_HOME" USER="$CLIENTS_USER" LC_ALL=C.UTF-8 TERM=dumb XDG_RUNTIME_DIR=/run/user/"$user" \
     PATH=/run/column:/run/clients/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@" \
     bash -c 'cd "$HOME"; . /run/scripts/lib.sh; . "/run/scripts/$0.sh"; "$1"' "$library" "$name" \

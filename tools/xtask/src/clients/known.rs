@@ -33,7 +33,26 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         "sandbox",
         "the process has no capability, and the directories of its root are different",
     ),
+    of_podman("options", "namespace-port", NAMESPACE_PORT),
+    of_podman("options", "namespace-port6", NAMESPACE_PORT),
+    of_podman("publish", "source-loopback", SOURCE_LOOPBACK),
+    of_podman("publish", "source-loopback6", SOURCE_LOOPBACK),
+    of_podman("pod", "source-loopback", SOURCE_LOOPBACK),
+    of_podman("pod", "source-loopback6", SOURCE_LOOPBACK),
 ];
+
+const NAMESPACE_PORT: &str = "ports of the host are not forwarded to the container's loopback (`-T`)";
+const SOURCE_LOOPBACK: &str =
+    "a client on the host's loopback appears as the gateway instead of the container's own address";
+
+const fn of_podman(function: &'static str, check: &'static str, reason: &'static str) -> Difference {
+    Difference {
+        client: "podman",
+        function,
+        check,
+        reason,
+    }
+}
 
 const fn test_of_slirp4netns(check: &'static str, reason: &'static str) -> Difference {
     Difference {

@@ -13,6 +13,67 @@ check() {
     printf '%s\n' "--- $name" "$output"
 }
 
+# Same as `check`, but the command is killed after SECONDS, with all processes that have started since, also those that
+# have left its session. The reason names the process that started last, and the last line of output. Returns 1 if the
+# check has failed.
+limited() {
+    local seconds=$1 name=$2 before job last running status=0 log ended=
+    shift 2
+    log=$(mktemp /tmp/limited.XXXXXX)
+    before=$(processes)
+    "$@" >"$log" 2>&1 3>&- </dev/null &
+    job=$!
+    seconds=$((SECONDS + seconds))
+    until [ $SECONDS -ge $seconds ]; do
+        ! gone $job || { ended=yes; break; }
+        sleep 0.02
+    done
+    if [ -n "$ended" ]; then
+        wait $job || status=$?
+        last=$(tail -n 1 "$log" | tr -c '[:print:]' ' ')
+        case $status in
+            0) echo "check $name pass" >&3 ;;
+            77) skip "$name" "$last" ;;
+            *) echo "check $name fail ${last:-exit status $status}" >&3 ;;
+        esac
+    else
+        running=$(started "$before")
+        running=$(ps -o args= -p "$(tail -n 1 <<<"$running")" | tr -c '[:print:]' ' ')
+        last=$(tail -n 1 "$log" | tr -c '[:print:]' ' ')
+        echo "check $name fail exceeded its deadline; running: $running; output: $last" >&3
+        kill_started "$before"
+        wait $job 2>/dev/null || true
+        status=1
+    fi
+    echo "--- $name"
+    cat "$log"
+    rm -f "$log"
+    [ $status = 0 ] || [ $status = 77 ]
+}
+
+# Prints the ids of all processes that are not root's, the newest last.
+processes() {
+    ps -e -o uid=,pid= --sort=start_time,pid | awk '$1 != 0 {print $2}'
+}
+
+# Prints the ids of processes that are not in BEFORE, without this shell and its parents.
+started() {
+    local pid
+    for pid in $(processes); do
+        grep -qx "$pid" <<<"$1" || [ "$pid" = $BASHPID ] || [ ! -e "/proc/$pid" ] || echo "$pid"
+    done
+}
+
+# Kills the processes that are not in BEFORE.
+kill_started() {
+    local try pids
+    for try in 1 2 3 4 5; do
+        pids=$(started "$1")
+        [ -z "$pids" ] || kill -KILL $pids 2>/dev/null || true
+        sleep 0.1
+    done
+}
+
 # Same as `check`, for a command that has to fail.
 refused() {
     local name=$1
@@ -86,4 +147,33 @@ end() {
 
 gone() {
     ! kill -0 "$1" 2>/dev/null || [ "$(awk '/^State/ {print $2}' "/proc/$1/status" 2>/dev/null)" = Z ]
+}
+
+# Writes the files of an image to ARCHIVE: busybox, the PROGRAMs with their libraries, and the files of DIRECTORY.
+image() {
+    local root name file archive=$1 directory=$2
+    shift 2
+    root=$(mktemp --directory /tmp/image.XXXXXX)
+    mkdir -p "$root"/{bin,etc,tmp,proc,sys,dev,root,run,var,home}
+    ln -s bin "$root/sbin"
+    cp "$(command -v busybox)" "$root/bin"
+    for name in $(busybox --list | grep -vx busybox) busybox-extras; do
+        ln -s busybox "$root/bin/$name"
+    done
+    for name; do
+        rm -f "$root/bin/$name"
+        cp "$(command -v "$name")" "$root/bin"
+        ldd "$root/bin/$name" | grep -o '/[^ ]*\.so[^ ]*' | grep -v ':$' || true
+    done >"$root/libraries"
+    ls /lib/x86_64-linux-gnu/libnss_dns.so.2 /lib/x86_64-linux-gnu/libnss_files.so.2 >>"$root/libraries"
+    sort -u "$root/libraries" | while read -r file; do
+        cp --parents --dereference "$file" "$root"
+    done
+    rm "$root/libraries"
+    printf '%s\n' root:x:0:0::/root:/bin/sh nobody:x:65534:65534::/:/bin/sh >"$root/etc/passwd"
+    printf '%s\n' root:x:0: nobody:x:65534: >"$root/etc/group"
+    echo 'hosts: files dns' >"$root/etc/nsswitch.conf"
+    [ -z "$directory" ] || cp --recursive --preserve=mode --remove-destination "$directory/." "$root"
+    tar -C "$root" --owner=0 --group=0 -cf "$archive" .
+    rm -rf "$root"
 }

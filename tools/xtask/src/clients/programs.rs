@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::clients::cases::Client;
+use crate::clients::{Link, podman};
 use crate::{packages, step};
 
 /// Pairs of program and Debian package of this machine.
@@ -26,9 +27,12 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("ncat", "ncat"),
     ("newuidmap", "uidmap"),
     ("nft", "nftables"),
+    ("openssl", "openssl"),
     ("patchelf", "patchelf"),
+    ("perl", "perl-base"),
     ("ping", "iputils-ping"),
     ("ps", "procps"),
+    ("qperf", "qperf"),
     ("script", "bsdutils"),
     ("setpriv", "util-linux"),
     ("socat", "socat"),
@@ -36,8 +40,8 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("useradd", "passwd"),
 ];
 
-/// The Debian suite of the original slirp4netns, passt and Docker, which has their newest versions.
-const SUITE: &str = "sid";
+/// The Debian suite of the original slirp4netns and passt, of Docker and of podman, which has their newest versions.
+pub(super) const SUITE: &str = "sid";
 
 /// Packages of [`SUITE`] that are unpacked but not installed: the programs, and libraries of which this machine may
 /// have older versions.
@@ -87,7 +91,7 @@ const ROOTLESSKIT_V2: &str = "v2.3.6";
 const ROOTLESSKIT_V3: &str = "v3.3.0";
 const BUILDKIT: &str = "v0.34.2";
 
-const DOWNLOAD: Duration = Duration::from_secs(300);
+pub(super) const DOWNLOAD: Duration = Duration::from_secs(300);
 const BUILD: Duration = Duration::from_secs(15 * 60);
 
 /// The built programs.
@@ -96,6 +100,7 @@ pub(crate) struct Programs {
     pub(crate) directory: PathBuf,
     /// Lines of package name and version.
     debian: String,
+    podman: String,
 }
 
 impl Programs {
@@ -103,7 +108,9 @@ impl Programs {
     pub(crate) fn install(directory: &Path) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let directory = directory.canonicalize()?;
-        once(&directory, &format!("debian-{SUITE}"), "debian", unpack_packages)?;
+        once(&directory, &format!("debian-{SUITE}"), "debian", |to| {
+            unpack_packages(to, UNPACKED, WITH_OWN_LIBRARIES, "/run/clients/debian")
+        })?;
         once(
             &directory,
             &format!("source-{SUITE}"),
@@ -123,6 +130,7 @@ impl Programs {
         once(&directory, &format!("buildkit-{BUILDKIT}"), "buildkit", |to| {
             build_buildkit(&go, &directory, to)
         })?;
+        let podman = podman::install(&directory, &go)?;
         let bin = directory.join("bin");
         let _ = fs::remove_dir_all(&bin);
         fs::create_dir(&bin)?;
@@ -136,12 +144,25 @@ impl Programs {
             std::os::unix::fs::symlink(Path::new("..").join(path), bin.join(name))?;
         }
         let debian = fs::read_to_string(directory.join("debian/versions"))?;
-        Ok(Self { directory, debian })
+        Ok(Self {
+            directory,
+            debian,
+            podman,
+        })
     }
 
-    /// Returns the path of the original slirp4netns.
-    pub(crate) fn original(&self) -> PathBuf {
-        self.directory.join("debian/usr/bin/slirp4netns")
+    /// Returns the original programs that a client executes. `subject` replaces the first one.
+    pub(crate) fn originals(&self, client: Client, subject: Option<&Path>) -> Vec<Link> {
+        let debian = self.directory.join("debian/usr/bin");
+        let mut links: Vec<Link> = client
+            .links()
+            .iter()
+            .map(|name| (*name, debian.join(name)))
+            .collect();
+        if let Some(subject) = subject {
+            links[0].1 = subject.to_path_buf();
+        }
+        links
     }
 
     /// Returns the version of a client for the table.
@@ -152,16 +173,14 @@ impl Programs {
             Client::Buildkit => BUILDKIT.to_owned(),
             Client::Slirp4netns => self.package("slirp4netns"),
             Client::Docker => self.package("docker.io"),
+            Client::Podman => version_of(&self.podman, "podman"),
+            Client::Buildah => version_of(&self.podman, "buildah"),
         }
     }
 
     /// Returns the version of an unpacked Debian package.
     pub(crate) fn package(&self, name: &str) -> String {
-        let version = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(' ')?.to_owned());
-        self.debian
-            .lines()
-            .find_map(version)
-            .unwrap_or_else(|| "unknown".to_owned())
+        version_of(&self.debian, name)
     }
 
     /// Returns the variables of a client's cases. Docker and BuildKit run with the newest version of rootlesskit.
@@ -174,13 +193,28 @@ impl Programs {
         vec![
             format!("ROOTLESSKIT=/run/clients/{programs}"),
             format!("SOURCE=/run/clients/{source}"),
+            "TESTS=/run/clients/podman-tests".to_owned(),
         ]
     }
 }
 
+/// Returns the version of a package in lines of package name and version.
+pub(super) fn version_of(versions: &str, name: &str) -> String {
+    let version = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(' ')?.to_owned());
+    versions
+        .lines()
+        .find_map(version)
+        .unwrap_or_else(|| "unknown".to_owned())
+}
+
 /// Calls `fill` for the directory `name` of the cache unless it exists, and makes `link` a link to it. If `fill` fails,
 /// the directory is not created.
-fn once(cache: &Path, name: &str, link: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub(super) fn once(
+    cache: &Path,
+    name: &str,
+    link: &str,
+    fill: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
     let directory = cache.join(name);
     if !directory.is_dir() {
         let scratch = cache.join(format!("{name}.new"));
@@ -194,7 +228,9 @@ fn once(cache: &Path, name: &str, link: &str, fill: impl FnOnce(&Path) -> Result
     Ok(std::os::unix::fs::symlink(name, link)?)
 }
 
-fn unpack_packages(to: &Path) -> Result<()> {
+/// Unpacks Debian packages, and lists their versions in the file `versions`. The programs `patched` use the unpacked
+/// libraries, which the cases see below `seen`.
+pub(super) fn unpack_packages(to: &Path, packages: &[&str], patched: &[&str], seen: &str) -> Result<()> {
     packages::configure_apt(&to.join("apt"), SUITE, &["deb"])?;
     let mut fetch = shell(
         "apt-get update
@@ -203,19 +239,21 @@ fn unpack_packages(to: &Path) -> Result<()> {
             dpkg-deb --extract \"$package\" ..
             dpkg-deb --show --showformat '${Package} ${Version}\\n' \"$package\" >>../versions
         done",
-        UNPACKED,
+        packages,
     );
     fetch.env("APT_CONFIG", "apt.conf").current_dir(to.join("apt"));
     succeed("fetch Debian packages", &mut fetch, DOWNLOAD)?;
     fs::remove_dir_all(to.join("apt"))?;
+    // The path is not a run path, so that it applies to the libraries of libraries, too.
     let mut patch = shell(
-        "libraries=/run/clients/debian/usr/lib/x86_64-linux-gnu
+        "libraries=$SEEN/usr/lib/x86_64-linux-gnu
         for program in \"$@\"; do
-            patchelf --set-interpreter $libraries/ld-linux-x86-64.so.2 --set-rpath $libraries \"$program\"
+            patchelf --set-interpreter $libraries/ld-linux-x86-64.so.2 --force-rpath --set-rpath $libraries \"$program\"
         done",
-        WITH_OWN_LIBRARIES,
+        patched,
     );
-    succeed("set the libraries' paths", patch.current_dir(to), DOWNLOAD)
+    patch.env("SEEN", seen).current_dir(to);
+    succeed("set the libraries' paths", &mut patch, DOWNLOAD)
 }
 
 /// Unpacks the source package of slirp4netns, which contains its tests.
@@ -268,7 +306,7 @@ fn build_buildkit(go: &Path, cache: &Path, to: &Path) -> Result<()> {
 }
 
 /// Sets Go's directories to the cache. Modules are verified by `sum.golang.org`, which is Go's default.
-fn go_environment(command: &mut Command, go: &Path, cache: &Path, to: &Path) {
+pub(super) fn go_environment(command: &mut Command, go: &Path, cache: &Path, to: &Path) {
     command
         .env("GO", go)
         .env("GOPATH", cache.join("go"))
@@ -289,13 +327,13 @@ fn go() -> Result<PathBuf> {
         .context("no Go toolchain is in the search path (try: install Go 1.26)")
 }
 
-fn shell(script: &str, arguments: &[&str]) -> Command {
+pub(super) fn shell(script: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-ec", script, "sh"]).args(arguments);
     command
 }
 
-fn succeed(name: &str, command: &mut Command, deadline: Duration) -> Result<()> {
+pub(super) fn succeed(name: &str, command: &mut Command, deadline: Duration) -> Result<()> {
     if !step::run(name, command, deadline)? {
         bail!("{name}: failed");
     }

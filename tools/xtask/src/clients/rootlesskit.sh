@@ -294,10 +294,11 @@ starts_at_once() {
     check all-20 equal $failed 0
 }
 
-# Runs the integration scripts of rootlesskit, each a check.
+# Runs the integration scripts of rootlesskit, each a check with a deadline of its own.
 scripts() {
-    local script name
+    local script name before
     cp -r "$SOURCE/hack" /tmp/hack
+    before=$(processes)
     for script in /tmp/hack/integration-*.sh; do
         name=$(basename "$script" .sh)
         name=${name#integration-}
@@ -306,12 +307,13 @@ scripts() {
             evacuate-cgroup2) skip "$name" "needs systemd" ;;
             ipv6 | propagation) skip "$name" "needs sudo" ;;
             systemd-socket) skip "$name" "needs systemd" ;;
-            net) check "$name" timeout 60 bash "$script" slirp4netns ;;
-            *) check "$name" timeout 200 bash "$script" ;;
+            # A script that fails leaves its processes.
+            net) limited 60 "$name" bash "$script" slirp4netns || kill_started "$before" ;;
+            *) limited 60 "$name" bash "$script" || kill_started "$before" ;;
         esac
     done
-    # A script that kills rootlesskit leaves its directory.
-    rm -rf /tmp/hack /tmp/rootlesskit*
+    # A script that fails or kills rootlesskit leaves its directory.
+    rm -rf /tmp/hack /tmp/rootlesskit* /tmp/tmp.*
 }
 
 # Runs the compiled tests of rootlesskit's packages, each test a check. `_` in a program's name is `/` in its package's.
