@@ -201,8 +201,9 @@ impl<S> Connection<S> {
                     self.unsent.extend(http::CONTINUE);
                 }
             }
-            Parsed::Whole(request, len) => {
+            Parsed::Whole(mut request, len) => {
                 self.received.drain(..len);
+                request.role = permitted.1;
                 self.more = !self.received.is_empty();
                 self.continued = false;
                 if hosts.admit(request.host.as_deref()) {

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::reply::Problem;
+use crate::role::Role;
 
 /// Complete HTTP request of a client.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct HttpRequest {
     pub body: Vec<u8>,
     /// True if the connection is to be closed after the response.
     pub close: bool,
+    /// Role of the clients of the server that has received the request. The parser sets the least one.
+    pub role: Role,
 }
 
 /// Result of parsing the bytes that a client has sent.
@@ -125,6 +128,7 @@ pub fn parse(bytes: &[u8]) -> Parsed {
         host: authority.map(str::to_owned).or(host),
         body: body.to_vec(),
         close: head.version == Some(0) || values("connection").any(wants_end),
+        role: Role::Measure,
     };
     Parsed::Whole(request, head_len + body_len)
 }

@@ -1,6 +1,7 @@
 //! Fuzz target of the relay's supervisor: passes arbitrary bytes to its parsers. No input has an effect on the host.
 
 use pontoon_control::http::HttpRequest;
+use pontoon_control::role::Role;
 use pontoon_ipc::hostile::message;
 use pontoon_relay_worker::messages::{RelayReport, RelayUpdate};
 use serde_json::json;
@@ -28,6 +29,7 @@ fn request(body: &[u8]) -> HttpRequest {
         host: None,
         body: body.to_vec(),
         close: false,
+        role: Role::Operate,
     }
 }
 

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use pontoon_control::role::Role;
 use pontoon_process::error::{Context as _, Error};
 use pontoon_worker::events::recorder::{Record, Recorder};
 use pontoon_worker::events::{EventReader, EventSetup, Found};
@@ -148,10 +149,15 @@ impl Events {
         state.log.outputs.clients.have_unsent()
     }
 
-    /// Adds a client, which gets the events from now on; `None` if there are too many.
-    pub(crate) fn subscribe(&self, filter: Filter, now: Instant) -> Option<Rc<RefCell<Subscription>>> {
+    /// Adds a client, which gets the events from now on; `None` if there are too many of its role.
+    pub(crate) fn subscribe(
+        &self,
+        filter: Filter,
+        role: Role,
+        now: Instant,
+    ) -> Option<Rc<RefCell<Subscription>>> {
         let state = &mut *self.0.borrow_mut();
-        let subscription = state.log.outputs.clients.add(filter)?;
+        let subscription = state.log.outputs.clients.add(filter, role)?;
         state.switch();
         state.next_look = Some(now);
         Some(subscription)

@@ -26,7 +26,8 @@ pub(crate) use pending::{Decisions, Kept, KeptDatagrams, KeptFrame, PendingKey};
 /// Deadline of a verdict if no option sets it.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Maximum number of flows of one worker whose decision is pending. Further flows are denied.
+/// Maximum number of flows of one worker whose decision is pending, connections that the guest has reset meanwhile included.
+/// Further flows are denied.
 pub const MOST_PENDING: usize = 1024;
 
 /// Maximum number of bytes of frames and datagrams that one worker keeps for pending decisions.
@@ -120,7 +121,8 @@ pub enum Denial {
 pub enum TokenState {
     /// The verdict was applied.
     Known,
-    /// No decision with this token is pending: it was made already, the deadline has passed, or the guest has gone.
+    /// No decision with this token is pending: it was made already, the deadline has passed, the guest has reset the
+    /// connection, or it has gone.
     Unknown,
 }
 

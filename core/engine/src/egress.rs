@@ -45,6 +45,8 @@ pub struct Egress {
     last: Option<DecisionGround>,
     /// Time at which [`Self::keep`] next renews the learned addresses to which this worker's flows lead.
     sweep: Option<Instant>,
+    /// Number of times that the rules were replaced.
+    generation: u32,
 }
 
 /// An egress rule with its learned addresses and its match count.
@@ -144,6 +146,12 @@ impl Egress {
                 .map_or_else(MatchTally::default, |entry| entry.tally),
         };
         self.entries = rules.iter().map(entry).collect();
+        self.generation = self.generation.wrapping_add(1);
+    }
+
+    /// Returns a number that differs after each replacement of the rules.
+    pub(crate) const fn generation(&self) -> u32 {
+        self.generation
     }
 
     /// Returns true if there are no rules, so that no destination is refused.

@@ -521,7 +521,13 @@ impl<S> Tcp<S> {
         }
     }
 
-    fn add<H, T>(&mut self, connection: Connection<S>, ctx: &mut Ctx<'_, H, T>) -> u32 {
+    /// Adds a connection, to `target` on the host's side if the guest has opened it.
+    fn add<H, T>(
+        &mut self,
+        connection: Connection<S>,
+        target: Option<SocketAddr>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> u32 {
         let key = connection.key;
         if let Some(listener) = connection.listener {
             ctx.net.client_opened(listener);
@@ -533,7 +539,7 @@ impl<S> Tcp<S> {
         if let Some(ledger) = &ctx.net.ledger {
             ledger.enter(index, key.into());
         }
-        self.report_opened(index, ctx.net, ctx.now);
+        self.report_opened(index, target, ctx.net, ctx.now);
         index
     }
 

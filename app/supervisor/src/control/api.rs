@@ -223,6 +223,12 @@ impl Api {
         self.decisions.next_line()
     }
 
+    /// Counts an error of a verdict that the decider at the other end of `--decider-fd` does not get, because it has not read
+    /// earlier ones.
+    pub(super) fn count_unsent_error(&mut self) {
+        self.decisions.counts.unsent_errors += 1;
+    }
+
     /// Sends pending queries again and continues the capture, after a restart of the engine.
     pub(super) fn ask_again(&mut self, now: Instant) {
         // The start of the capture is sent first: a client that has received a response can rely on every worker capturing.

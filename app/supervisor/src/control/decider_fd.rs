@@ -1,13 +1,14 @@
 //! Decider at the other end of the descriptor of `--decider-fd`: lines of JSON in both directions.
 //!
 //! Requests are the lines of `GET /v1/decisions`. A verdict is a line with the fields of `POST /v1/decisions/{token}`, and
-//! the token. A verdict that is not accepted is answered by a line with the fields `token` and `error`.
+//! the token. A verdict that is not accepted is answered by a line with the fields `token` and `error`. A verdict for a token
+//! that is not pending has no answer: it is that of a decider which was slower than the deadline, and has no effect.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use pontoon_control::{REQUEST_TIMEOUT, STREAM_BUFFER};
+use pontoon_control::REQUEST_TIMEOUT;
 use pontoon_process::error::{Error, one_line};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -22,6 +23,8 @@ use super::api::{Api, decisions};
 pub(super) struct DeciderDescriptor {
     socket: OwnedFd,
     received: Vec<u8>,
+    /// Errors of verdicts, as whole lines, which are sent before further requests.
+    errors: Vec<u8>,
     unsent: VecDeque<u8>,
     /// Time since which the decider has read nothing of what was sent; `None` if it has read everything.
     stalled_since: Option<Instant>,
@@ -36,6 +39,12 @@ pub(super) enum Connection {
 
 /// Limit on the bytes that are received in one turn.
 const TURN: usize = 64 << 10;
+
+/// Number of unsent bytes from which on requests stay in the API's queue, which they leave at their deadline.
+const FILL: usize = 16 << 10;
+
+/// Limit on the bytes of errors that wait for the decider. Further errors are counted and not sent.
+const MOST_ERRORS: usize = 64 << 10;
 
 impl DeciderDescriptor {
     /// Wraps the descriptor of `--decider-fd`, and makes it non-blocking.
@@ -52,6 +61,7 @@ impl DeciderDescriptor {
         Ok(Self {
             socket,
             received: Vec::new(),
+            errors: Vec::new(),
             unsent: VecDeque::new(),
             stalled_since: None,
         })
@@ -81,12 +91,26 @@ impl DeciderDescriptor {
                 return Connection::Closed;
             }
         }
-        while self.unsent.len() < STREAM_BUFFER
+        while self.fill(api) {
+            let state = self.send(now);
+            if state == Connection::Closed || !self.unsent.is_empty() {
+                return state;
+            }
+        }
+        Connection::Open
+    }
+
+    /// Takes errors and requests until enough bytes are unsent. Returns true if any are.
+    fn fill(&mut self, api: &mut Api) -> bool {
+        if self.unsent.len() < FILL {
+            self.unsent.extend(self.errors.drain(..));
+        }
+        while self.unsent.len() < FILL
             && let Some(line) = api.next_decision()
         {
             self.unsent.extend(line);
         }
-        self.send(now)
+        !self.unsent.is_empty()
     }
 
     fn receive(&mut self, api: &mut Api) -> Result<Connection, &'static str> {
@@ -117,10 +141,12 @@ impl DeciderDescriptor {
             let line = self.received[begin..begin + len].to_vec();
             begin += len + 1;
             if let Err(reply) = verdict(api, &line) {
-                if self.unsent.len() >= STREAM_BUFFER {
-                    return Err("it does not read the errors of its verdicts");
+                let reply = format!("{reply}\n");
+                if self.errors.len() + reply.len() > MOST_ERRORS {
+                    api.count_unsent_error();
+                } else {
+                    self.errors.extend(reply.into_bytes());
                 }
-                self.unsent.extend(reply.to_string().bytes().chain([b'\n']));
             }
         }
         self.received.drain(..begin);
@@ -154,7 +180,7 @@ impl DeciderDescriptor {
     }
 }
 
-/// Applies the verdict in a line. Returns the answer to a verdict that is not accepted.
+/// Applies the verdict in a line. Returns the answer to a verdict that is not accepted, if it has one.
 fn verdict(api: &mut Api, line: &[u8]) -> Result<(), Value> {
     let refused = |token: Option<u64>, why: &str| json!({"token": token, "error": one_line(why)});
     let mut object: Map<String, Value> =
@@ -162,5 +188,8 @@ fn verdict(api: &mut Api, line: &[u8]) -> Result<(), Value> {
     let token = object.remove("token").and_then(|token| token.as_u64());
     let token = token.ok_or_else(|| refused(None, "'token' is missing or not a number"))?;
     let body = || serde_json::from_value(Value::Object(object)).map_err(|error| error.to_string());
-    decisions::decide(api, token, body).map_err(|error| refused(Some(token), &error.why))
+    match decisions::decide(api, token, body) {
+        Err(error) if !error.is_late() => Err(refused(Some(token), &error.why)),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }

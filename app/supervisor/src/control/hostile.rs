@@ -140,6 +140,7 @@ fn request(method: &str, path: &str, body: &[u8]) -> HttpRequest {
         query: String::new(),
         body: body.to_vec(),
         close: false,
+        role: Role::Operate,
     }
 }
 

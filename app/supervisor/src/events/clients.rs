@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
+use pontoon_control::role::Role;
 use pontoon_engine::egress::EgressProtocol;
 use pontoon_worker::events::recorder::{GAP, Record, gap};
 
 /// Clients that read events.
 #[derive(Debug, Default)]
-pub(super) struct Clients(Vec<Weak<RefCell<Subscription>>>);
+pub(super) struct Clients(Vec<(Role, Weak<RefCell<Subscription>>)>);
 
 /// A client's selection of events, and those that it has not received yet.
 #[derive(Debug, Default)]
@@ -33,7 +34,8 @@ pub(crate) const TYPES: [&str; 8] = [
     "start", "opened", "decided", "peer", "refused", "closed", "lost", "end",
 ];
 
-/// Limit on the clients that read events; a control socket serves 16 clients.
+/// Limit on the clients of each role that read events: those that may only inspect the instance do not keep the operator
+/// from reading them. A control socket serves 16 clients.
 pub(crate) const MOST: usize = 8;
 
 /// Maximum number of bytes of events that wait for a client, in addition to those that the server has taken from
@@ -41,36 +43,40 @@ pub(crate) const MOST: usize = 8;
 const BUFFER: usize = 256 << 10;
 
 impl Clients {
-    /// Adds a client; `None` if there are [`MOST`].
-    pub(super) fn add(&mut self, filter: Filter) -> Option<Rc<RefCell<Subscription>>> {
-        if self.count() >= MOST {
+    /// Adds a client; `None` if there are [`MOST`] of its role.
+    pub(super) fn add(&mut self, filter: Filter, role: Role) -> Option<Rc<RefCell<Subscription>>> {
+        self.count();
+        if self.0.iter().filter(|(of, _)| *of == role).count() >= MOST {
             return None;
         }
         let subscription = Rc::new(RefCell::new(Subscription {
             filter,
             ..Subscription::default()
         }));
-        self.0.push(Rc::downgrade(&subscription));
+        self.0.push((role, Rc::downgrade(&subscription)));
         Some(subscription)
     }
 
     /// Returns the number of clients.
     pub(super) fn count(&mut self) -> usize {
-        self.0.retain(|client| client.strong_count() > 0);
+        self.0.retain(|(_, client)| client.strong_count() > 0);
         self.0.len()
     }
 
     /// Adds a record to the buffers of the clients that select it.
     pub(super) fn publish(&self, record: &Record<'_>) {
-        for client in self.0.iter().filter_map(Weak::upgrade) {
+        for client in self.open() {
             client.borrow_mut().push(record);
         }
     }
 
     /// Returns true if events wait for at least one client.
     pub(super) fn have_unsent(&self) -> bool {
-        let mut clients = self.0.iter().filter_map(Weak::upgrade);
-        clients.any(|client| !client.borrow().unsent.is_empty())
+        self.open().any(|client| !client.borrow().unsent.is_empty())
+    }
+
+    fn open(&self) -> impl Iterator<Item = Rc<RefCell<Subscription>>> {
+        self.0.iter().filter_map(|(_, client)| client.upgrade())
     }
 }
 
@@ -137,7 +143,7 @@ mod tests {
     #[test]
     fn client_that_does_not_read_delays_no_other() {
         let mut clients = Clients::default();
-        let [slow, quick] = [0; 2].map(|_| clients.add(Filter::default()).unwrap());
+        let [slow, quick] = [0; 2].map(|_| clients.add(Filter::default(), Role::Operate).unwrap());
         let line = format!("{}\n", "x".repeat(999));
         for number in 1..=300 {
             clients.publish(&record(number, "opened", Some(EgressProtocol::Tcp), &line));
@@ -163,7 +169,7 @@ mod tests {
             types: vec!["closed", "start"],
             protocols: vec![EgressProtocol::Udp],
         };
-        let client = clients.add(filter).unwrap();
+        let client = clients.add(filter, Role::Operate).unwrap();
         for (kind, protocol) in [
             ("closed", Some(EgressProtocol::Udp)),
             ("closed", Some(EgressProtocol::Tcp)),
@@ -177,14 +183,24 @@ mod tests {
     }
 
     #[test]
+    fn readers_keep_no_operator_from_reading() {
+        let mut clients = Clients::default();
+        let readers: Vec<_> = (0..2 * MOST)
+            .filter_map(|_| clients.add(Filter::default(), Role::Read))
+            .collect();
+        assert_eq!(readers.len(), MOST);
+        assert!(clients.add(Filter::default(), Role::Operate).is_some());
+    }
+
+    #[test]
     fn clients_are_limited_and_removed_when_they_disconnect() {
         let mut clients = Clients::default();
         let mut all: Vec<_> = (0..MOST)
-            .map(|_| clients.add(Filter::default()).unwrap())
+            .map(|_| clients.add(Filter::default(), Role::Operate).unwrap())
             .collect();
-        assert!(clients.add(Filter::default()).is_none());
+        assert!(clients.add(Filter::default(), Role::Operate).is_none());
         all.pop();
-        assert!(clients.add(Filter::default()).is_some());
+        assert!(clients.add(Filter::default(), Role::Operate).is_some());
         all.clear();
         assert_eq!(clients.count(), 0);
     }

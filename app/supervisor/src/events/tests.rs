@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use pontoon_control::role::Role;
 use pontoon_engine::egress::{DecisionGround, EgressProtocol};
 use pontoon_engine::flow_dump::Traffic;
 use pontoon_engine::flow_events::{
@@ -293,7 +294,10 @@ fn without_audit_file_events_are_used_while_there_is_a_client() {
     assert!(!fixture.events.serve(fixture.now));
     assert_eq!(fixture.events.deadline(), None);
 
-    let client = fixture.events.subscribe(Filter::default(), fixture.now).unwrap();
+    let client = fixture
+        .events
+        .subscribe(Filter::default(), Role::Operate, fixture.now)
+        .unwrap();
     fixture.report(0, 1, closed(false));
     assert!(fixture.events.serve(fixture.now));
     let mut part = Vec::new();

@@ -131,8 +131,17 @@ impl Kept {
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) protocol: EgressProtocol,
+    /// Key by which frames of the flow are recognized; `None` for an accepted client, and for a cancelled connection.
     pub(crate) key: Option<PendingKey>,
     pub(crate) kept: Kept,
+}
+
+impl Pending {
+    /// Returns true if the guest has reset the connection. The decision stays in the table until its verdict or deadline: the
+    /// decider has the request, so that it would otherwise have more work than the limit on pending decisions permits.
+    pub(crate) const fn is_cancelled(&self) -> bool {
+        matches!(self.kept, Kept::Frame(_)) && self.key.is_none()
+    }
 }
 
 /// The decider of one worker, and its pending decisions.
@@ -270,9 +279,11 @@ impl Decisions {
         Some(pending)
     }
 
-    /// Removes the pending decision about the flow `key`.
-    pub(crate) fn remove_key(&mut self, key: &PendingKey) -> Option<Pending> {
-        self.remove(*self.by_key.get(key)?)
+    /// Cancels the pending decision about the connection `key`; returns false if there is none.
+    pub(crate) fn cancel(&mut self, key: &PendingKey) -> bool {
+        let token = self.by_key.remove(key);
+        let pending = token.and_then(|token| self.pending.get_mut(&token));
+        pending.is_some_and(|pending| pending.key.take().is_some())
     }
 
     /// Returns the tokens of all pending decisions with their protocols, the oldest first.

@@ -42,7 +42,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Returns the number of flows whose decision is pending.
+    /// Returns the number of pending decisions. Those about connections that the guest has reset are among them.
     #[must_use]
     pub fn pending_decisions(&self) -> usize {
         self.net.decisions.as_ref().map_or(0, |decisions| decisions.len())
@@ -51,8 +51,8 @@ impl<H: Host> Engine<H> {
     /// Denies the flows whose deadline has passed.
     pub(super) fn expire_decisions<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         while let Some((token, protocol)) = self.net.decisions.as_ref().and_then(|it| it.expired(now)) {
-            self.net.counters.decisions_expired += 1;
-            let _ = self.conclude(token, Verdict::denial(protocol), link, host, now);
+            let state = self.conclude(token, Verdict::denial(protocol), link, host, now);
+            self.net.counters.decisions_expired += u64::from(state == TokenState::Known);
         }
     }
 
@@ -70,7 +70,7 @@ impl<H: Host> Engine<H> {
         now: Instant,
     ) -> TokenState {
         let pending = self.net.decisions.as_mut().and_then(|it| it.remove(token));
-        let Some(pending) = pending else {
+        let Some(pending) = pending.filter(|pending| !pending.is_cancelled()) else {
             return TokenState::Unknown;
         };
         self.net.mtu = link.limits().mtu;

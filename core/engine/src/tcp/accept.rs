@@ -134,7 +134,7 @@ impl<S> Tcp<S> {
         connection.listener = Some(published.share_key());
         connection.pending.handshake = true;
         ctx.net.counters.tcp_accepted += 1;
-        let index = self.add(connection, ctx);
+        let index = self.add(connection, None, ctx);
         if let Some(old) = reused {
             self.replace(old, ctx);
         }

@@ -53,13 +53,12 @@ pub(super) fn is_pending<H, T>(syn: &OpeningSegment<'_, '_>, ctx: &mut Ctx<'_, H
     awaits
 }
 
-/// Returns true if the segment is a reset that cancels a pending decision, which is removed.
+/// Returns true if the segment is a reset that cancels a pending decision.
 pub(super) fn is_cancelled<H, T>(reset: &OpeningSegment<'_, '_>, ctx: &mut Ctx<'_, H, T>) -> bool {
     let Some(decisions) = &mut ctx.net.decisions else {
         return false;
     };
-    let is_cancelled =
-        reset.segment.flags.has(Flags::RST) && decisions.remove_key(&pending_key(&reset.key)).is_some();
+    let is_cancelled = reset.segment.flags.has(Flags::RST) && decisions.cancel(&pending_key(&reset.key));
     if is_cancelled {
         ctx.net.release(&reset.key.into());
     }

@@ -3,6 +3,7 @@
 use core::net::SocketAddr;
 
 use super::connection::{Connection, ConnectionKey, TcpState};
+use super::decided::HostTarget;
 use super::{Tcp, open};
 use crate::ctx::Net;
 use crate::egress::EgressProtocol;
@@ -39,14 +40,19 @@ impl<S> Connection<S> {
 }
 
 impl<S> Tcp<S> {
-    /// Reports that the connection in the slot `index` was opened.
-    pub(super) fn report_opened(&mut self, index: u32, net: &mut Net, now: Instant) {
+    /// Reports that the connection in the slot `index` was opened, to `target` on the host's side.
+    pub(super) fn report_opened(
+        &mut self,
+        index: u32,
+        target: Option<SocketAddr>,
+        net: &mut Net,
+        now: Instant,
+    ) {
         if net.events.is_none() {
             return;
         }
         let id = self.id(index, net);
         let connection = self.connections.at_mut(index);
-        let target = target(&connection.key, connection.listener.is_some(), net);
         connection.announcement = net.report_opened(id, connection.ends(), target, now);
     }
 
@@ -59,12 +65,18 @@ impl<S> Tcp<S> {
     }
 }
 
-/// Reports a connection of the guest whose connect has failed at once, so that it has no slot.
-pub(super) fn report_failed(id: FlowId, key: &ConnectionKey, failure: Failure, net: &mut Net, now: Instant) {
+/// Reports a connection of the guest to `target` whose connect has failed at once, so that it has no slot.
+pub(super) fn report_failed(
+    id: FlowId,
+    key: &ConnectionKey,
+    target: Option<SocketAddr>,
+    failure: Failure,
+    (net, now): (&mut Net, Instant),
+) {
     if net.events.is_none() {
         return;
     }
-    let announcement = net.report_opened(id, ends(key, false), target(key, false, net), now);
+    let announcement = net.report_opened(id, ends(key, false), target, now);
     let end = (
         CloseReason::ConnectFailed(failure),
         Traffic::default(),
@@ -74,12 +86,13 @@ pub(super) fn report_failed(id: FlowId, key: &ConnectionKey, failure: Failure, n
 }
 
 /// Returns the destination on the host's side of a connection of the guest; `None` for the DNS forwarder, whose resolver may
-/// change.
-fn target(key: &ConnectionKey, came_in: bool, net: &Net) -> Option<SocketAddr> {
-    if came_in || open::is_to_forwarder(key, net) {
-        return None;
+/// change, and for a socket that the host was given.
+pub(super) fn target(key: &ConnectionKey, target: HostTarget, net: &Net) -> Option<SocketAddr> {
+    match target {
+        HostTarget::Destination(_) if open::is_to_forwarder(key, net) => None,
+        HostTarget::Destination(to) | HostTarget::Redirected(to) => Some(to),
+        HostTarget::Stream => None,
     }
-    net.policy.translate(EgressProtocol::Tcp, key.remote).ok()
 }
 
 /// Returns protocol and both ends of a connection.

@@ -75,10 +75,11 @@ impl<S> Tcp<S> {
         let id = ctx.net.flow(Kind::Tcp, index, generation);
         ctx.net.counters.tcp_opened += 1;
         connection.redirected = target.is_redirected();
+        let reported = events::target(&key, target, ctx.net);
         match target.open(id, ctx.host) {
             Err(failure) => {
                 ctx.net.release(&key.into());
-                events::report_failed(id, &key, failure, ctx.net, ctx.now);
+                events::report_failed(id, &key, reported, failure, (ctx.net, ctx.now));
                 self.report_failure(&key, segment.seq, failure, ctx);
             }
             Ok((socket, progress)) => {
@@ -89,7 +90,7 @@ impl<S> Tcp<S> {
                     return ctx.host.abort(socket);
                 }
                 connection.socket = Some(socket);
-                self.add(connection, ctx);
+                self.add(connection, reported, ctx);
                 if is_dns {
                     self.list_dns(id);
                 }

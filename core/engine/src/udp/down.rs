@@ -7,7 +7,7 @@ use vm_memory::VolatileSlice;
 
 use super::gather::datagrams;
 use super::peers::AddressSide;
-use super::{Udp, decided};
+use super::{Udp, decided, enforce};
 use crate::config::UdpFilter;
 use crate::ctx::{Ctx, Net};
 use crate::egress::EgressProtocol;
@@ -185,10 +185,15 @@ impl<S> Udp<S> {
             .find(&self.pool, owner, AddressSide::Remote, received.from);
         let written = match place {
             Some(place) if anybody || endpoint.peers.at(&self.pool, place).is_fresh(now) => {
+                let peer = endpoint.peers.at(&self.pool, place);
+                let written = peer.written_for(received.from);
+                let Some(rules) = enforce::may_send(peer, written, net, now) else {
+                    return Sender::Refused;
+                };
                 endpoint.peers.set_via(&mut self.pool, place, index);
                 let peer = endpoint.peers.touch(&mut self.pool, place);
-                (peer.from, peer.used) = (received.to, now);
-                peer.written_for(received.from)
+                (peer.from, peer.used, peer.rules) = (received.to, now, rules);
+                written
             }
             None if endpoint.published.is_some() && net.decisions.is_some() => return Sender::Undecided,
             None if endpoint.published.is_some() || anybody && may_be_sent_to(received.from, net, now) => {

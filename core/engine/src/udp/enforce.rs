@@ -1,13 +1,35 @@
 //! Applies changes of the egress rules, and requests to end flows, to UDP endpoints and their peers.
 
+use core::net::SocketAddr;
 use std::collections::BTreeSet;
 
 use super::Udp;
+use super::peer_ports::RulesSeen;
 use super::peers::Peer;
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, Net};
 use crate::egress::{DestinationSelection, EgressProtocol};
 use crate::flow_events::CloseReason;
-use crate::{Host, Transmit};
+use crate::{Host, Instant, Transmit};
+
+/// Compares the egress rules with a peer that sends to the guest from `written`, as the guest sees it, if the rules were
+/// replaced after the peer was stored. Returns what [`Peer::rules`] is from now on; `None` if the rules refuse the port.
+pub(super) fn may_send(peer: &Peer, written: SocketAddr, net: &Net, now: Instant) -> Option<RulesSeen> {
+    let (generation, port) = (net.policy.egress.generation(), written.port());
+    if peer.rules.covers(generation, port) {
+        return Some(peer.rules);
+    }
+    if peer.came_in {
+        return Some(RulesSeen::new(generation));
+    }
+    let may = peer.ports.is_kept(port)
+        || net
+            .policy
+            .allows(EgressProtocol::Udp, written.ip(), Some(port), now);
+    may.then_some(match peer.written.port() {
+        0 => RulesSeen::with_port(generation, port),
+        _ => RulesSeen::new(generation),
+    })
+}
 
 impl<S> Udp<S> {
     /// Exempts the peers and ports that the changed egress rules refuse from these, and no others.

@@ -9,6 +9,32 @@ pub(super) struct PeerPorts {
     kept: [u16; MOST],
 }
 
+/// Comparison of a peer with the egress rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RulesSeen {
+    /// Generation of the rules with which the peer was stored or compared.
+    generation: u32,
+    /// The only port that was compared with these rules; 0 if all ports of the peer may send to the guest.
+    port: u16,
+}
+
+impl RulesSeen {
+    /// Returns the state of a peer that is stored while the rules have this generation.
+    pub(super) const fn new(generation: u32) -> Self {
+        Self { generation, port: 0 }
+    }
+
+    /// Returns the state of a peer that represents all ports and is older than the rules, which permit `port`.
+    pub(super) const fn with_port(generation: u32, port: u16) -> Self {
+        Self { generation, port }
+    }
+
+    /// Returns true if `port` need not be compared with the rules.
+    pub(super) const fn covers(&self, generation: u32, port: u16) -> bool {
+        self.generation == generation && (self.port == 0 || self.port == port)
+    }
+}
+
 /// Number of ports that are stored for a peer.
 const MOST: usize = 4;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashTable;
 
-use super::peer_ports::PeerPorts;
+use super::peer_ports::{PeerPorts, RulesSeen};
 use crate::Instant;
 use crate::table::{Secret, Table};
 
@@ -73,6 +73,9 @@ pub(super) struct Peer {
     pub(super) ports: PeerPorts,
     /// True if the decider has redirected the guest's datagrams to `remote`.
     pub(super) redirected: bool,
+    /// The egress rules with which the peer was compared last. Rules that are replaced later are compared with it when it
+    /// sends.
+    pub(super) rules: RulesSeen,
 }
 
 impl Peer {

@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use rand_chacha::rand_core::RngCore;
 
-use super::peer_ports::PeerPorts;
+use super::peer_ports::{PeerPorts, RulesSeen};
 use super::peers::{Peer, PeerGroup};
 use super::{BESIDE, Udp, UdpEndpoint};
 use crate::config::Published;
@@ -167,6 +167,7 @@ impl<S> Udp<S> {
             has_port: false,
             ports: PeerPorts::default(),
             redirected: false,
+            rules: RulesSeen::new(net.policy.egress.generation()),
         };
         self.endpoints
             .at_mut(home)

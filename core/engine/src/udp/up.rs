@@ -8,7 +8,7 @@ use vm_memory::VolatileSlice;
 
 use super::decided::{self, DecidedRemote};
 use super::gather::{DatagramRun, Gathering, MAX_BYTES, MAX_SEGMENTS, RunHeaders, UdpRoute, datagrams};
-use super::peer_ports::PeerPorts;
+use super::peer_ports::{PeerPorts, RulesSeen};
 use super::peers::{AddressSide, Peer, PeerGroup, PeerPlace};
 use super::{BESIDE, DatagramGather, Udp, UdpEndpoint, events};
 use crate::config::UdpFilter;
@@ -193,6 +193,7 @@ impl<S> Udp<S> {
                     has_port: forwarded.is_some() || ctx.net.decisions.is_some(),
                     ports: PeerPorts::of(written.port()),
                     redirected,
+                    rules: RulesSeen::new(ctx.net.policy.egress.generation()),
                 };
                 self.learn_peer(index, peer, opened, ctx);
                 None

@@ -297,6 +297,54 @@ fn reset_of_the_guest_cancels_the_request() {
     assert_eq!((given.engine.flows(), given.host.calls()), (0, 0));
 }
 
+fn cancel(given: &mut Given, port: u16) {
+    given.up(dial(port, 80));
+    given.up(Segment {
+        flags: RST,
+        ..dial(port, 80)
+    });
+}
+
+/// The decider has the requests of connections that the guest has reset: they count against the limit.
+#[test]
+fn cancelled_decisions_count_until_their_verdict_or_deadline() {
+    let (mut given, decider) = deciding(config(1500), Answer::Later);
+    let most = u16::try_from(MOST_PENDING).unwrap();
+    for port in 0..most {
+        cancel(&mut given, 1000 + port);
+    }
+    given.quiet();
+    is_refused(&mut given, &dial(1, 80));
+    let requests = decider.take();
+    assert_eq!(requests.len(), MOST_PENDING);
+    // A verdict has no effect but room for another request.
+    let state = given.verdict(requests[7].token, Verdict::Allow);
+    assert_eq!(state, TokenState::Unknown);
+    given.up(dial(1, 80));
+    given.quiet();
+    assert_eq!(given.verdict(token(&decider), Verdict::Allow), TokenState::Known);
+    assert_eq!(outcome(&mut given), ["syn"]);
+    given.pass(DEADLINE);
+    // The SYN-ACK was sent again; nobody waits for a refusal.
+    assert!(outcome(&mut given).iter().all(|packet| packet == "syn"));
+    assert_eq!(given.engine.counters().decisions_expired, 0);
+    assert_eq!(given.engine.pending_decisions(), 0);
+}
+
+#[test]
+fn connection_is_asked_about_again_while_its_cancelled_decision_is_pending() {
+    let (mut given, decider) = deciding(config(1500), Answer::Later);
+    cancel(&mut given, 1);
+    let cancelled = token(&decider);
+    given.up(dial(1, 80));
+    given.quiet();
+    let state = given.verdict(cancelled, Verdict::Allow);
+    assert_eq!(state, TokenState::Unknown);
+    given.quiet();
+    assert_eq!(given.verdict(token(&decider), Verdict::Allow), TokenState::Known);
+    assert_eq!(outcome(&mut given), ["syn"]);
+}
+
 #[test]
 fn rules_are_checked_again_when_the_verdict_arrives() {
     let (mut given, decider) = deciding(config(1500), Answer::Later);

@@ -272,9 +272,14 @@ fn dropped_events_are_counted() {
 #[test]
 fn decisions_of_the_decider() {
     let server = SocketAddr::new(SERVER_V4.into(), 80);
+    let proxy = SocketAddr::from((Ipv4Addr::LOCALHOST, 81));
     for (verdict, expected) in [
         (Verdict::Allow, &["opened", "decided Decider"][..]),
         (Verdict::Redirect(server), &["opened", "decided Redirect"]),
+        (
+            Verdict::Redirect(proxy),
+            &["opened to 127.0.0.1:81", "decided Redirect"],
+        ),
         (Verdict::Deny(Denial::Drop), &["refused decider"]),
     ] {
         for late in [false, true] {
@@ -293,4 +298,17 @@ fn decisions_of_the_decider() {
             events.had(expected);
         }
     }
+}
+
+/// The engine does not know the path of a redirect to a Unix socket.
+#[test]
+fn redirect_to_a_stream_has_no_target() {
+    let (given, decider) = decider::deciding(config(1500), Answer::Later);
+    let (mut given, events) = recorded(given);
+    given.up(dial(1, 9));
+    given.host.give_stream(85);
+    let state = given.verdict(decider::token(&decider), Verdict::RedirectToStream);
+    assert_eq!(state, TokenState::Known);
+    given.take();
+    events.had(&["opened", "decided Redirect"]);
 }

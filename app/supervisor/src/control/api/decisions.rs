@@ -36,6 +36,9 @@ const MAX_QUEUED: usize = 4096;
 /// Limit on the length of a verdict in bytes.
 pub(in crate::control) const MAX_VERDICT: usize = 4096;
 
+/// Status of the response to a verdict for a token that is not pending.
+const LATE: u16 = 404;
+
 /// The connected decider, and the requests that it has not answered.
 #[derive(Debug, Default)]
 pub(super) struct Decisions {
@@ -47,11 +50,21 @@ pub(super) struct Decisions {
     descriptor: bool,
     /// The state that the engine knows: true if a decider is connected.
     announced: bool,
-    /// Lines for the decider.
-    queue: VecDeque<Vec<u8>>,
+    /// Tokens and lines for the decider, the oldest first. The first one is pending.
+    queue: VecDeque<(u64, Vec<u8>)>,
     pending: BTreeMap<u64, PendingDecision>,
     /// The times at which pending requests expire, in order.
     expiries: VecDeque<(Instant, u64)>,
+    pub(super) counts: DeciderCounts,
+}
+
+/// Counts of what a decider has done wrong, or too late.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct DeciderCounts {
+    /// Verdicts for tokens that were not pending.
+    pub(super) late_verdicts: u64,
+    /// Errors of verdicts that the decider did not get, because it has not read earlier ones.
+    pub(super) unsent_errors: u64,
 }
 
 /// Request that was not answered.
@@ -101,6 +114,11 @@ impl VerdictError {
             status,
             why: why.to_string(),
         }
+    }
+
+    /// Returns true if no decision is pending for the token of the verdict.
+    pub(in crate::control) const fn is_late(&self) -> bool {
+        self.status == LATE
     }
 }
 
@@ -153,7 +171,7 @@ pub(super) fn post(api: &mut Api, request: &HttpRequest, _: Instant) -> Answer<A
 }
 
 fn unknown(token: impl Display) -> VerdictError {
-    VerdictError::new(404, format_args!("no decision is pending for the token {token}"))
+    VerdictError::new(LATE, format_args!("no decision is pending for the token {token}"))
 }
 
 /// Applies a verdict. A verdict that is not valid leaves the request pending.
@@ -162,7 +180,10 @@ pub(in crate::control) fn decide(
     token: u64,
     body: impl FnOnce() -> Result<VerdictBody, String>,
 ) -> Result<(), VerdictError> {
-    let pending = *api.decisions.pending.get(&token).ok_or_else(|| unknown(token))?;
+    let Some(pending) = api.decisions.pending.get(&token).copied() else {
+        api.decisions.counts.late_verdicts += 1;
+        return Err(unknown(token));
+    };
     let body = body().map_err(|why| VerdictError::new(400, why))?;
     let verdict = body
         .verdict(&pending)
@@ -273,14 +294,19 @@ impl Decisions {
 
     /// Passes the lines that wait for the decider to `take`.
     pub(super) fn take_lines(&mut self, mut take: impl FnMut(Vec<u8>)) {
-        for line in self.queue.drain(..) {
+        for (_, line) in self.queue.drain(..) {
             take(line);
         }
     }
 
     /// Returns the next line for the decider.
     pub(super) fn next_line(&mut self) -> Option<Vec<u8>> {
-        self.queue.pop_front()
+        self.queue.pop_front().map(|(_, line)| line)
+    }
+
+    /// Returns the counts of the deciders; `None` if no decider is required.
+    pub(super) fn counts(&self) -> Option<DeciderCounts> {
+        self.deadline.map(|_| self.counts)
     }
 
     /// Notifies the engine if a decider has connected or disconnected.
@@ -330,13 +356,14 @@ impl Decisions {
             };
             self.pending.insert(request.token, pending);
             self.expiries.push_back((expires_at, request.token));
-            self.queue.push_back(line(request));
+            self.queue.push_back((request.token, line(request)));
             any = true;
         }
         any
     }
 
-    /// Removes the requests whose deadline has passed, and which the engine has denied.
+    /// Removes the requests whose deadline has passed, and which the engine has denied. A decider that has not read them does
+    /// not get them.
     pub(super) fn expire(&mut self, now: Instant) {
         while let Some(expiry @ (at, token)) = self.expiries.front() {
             let is_pending = is_of(&self.pending, expiry);
@@ -347,6 +374,11 @@ impl Decisions {
                 self.pending.remove(token);
             }
             self.expiries.pop_front();
+        }
+        while let Some((token, _)) = self.queue.front()
+            && !self.pending.contains_key(token)
+        {
+            self.queue.pop_front();
         }
         // Without this, the queue would grow with the rate of verdicts.
         if self.expiries.len() > 2 * MAX_PENDING {

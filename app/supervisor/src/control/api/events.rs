@@ -17,8 +17,8 @@ pub(super) fn get(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<
     let Some(events) = &api.events else {
         return Answer::Now(HttpResponse::problem(404, "this instance has no events"));
     };
-    let Some(subscription) = events.subscribe(filter, now) else {
-        let what = format!("{MOST} clients read events already");
+    let Some(subscription) = events.subscribe(filter, request.role, now) else {
+        let what = format!("{MOST} clients of this socket read events already");
         return Answer::Now(HttpResponse::problem(503, what));
     };
     Answer::Stream(Box::new(move |_, part, _| {

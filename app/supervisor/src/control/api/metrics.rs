@@ -10,6 +10,7 @@ use pontoon_engine::Counters;
 use pontoon_link::LinkCounters;
 use pontoon_worker::stats::{Distribution, Gauges, ProcessCounters, Row};
 
+use super::decisions::DeciderCounts;
 use super::{Api, LAYER};
 use crate::events::Events;
 use crate::publish::AutoCounts;
@@ -18,13 +19,29 @@ use crate::statistics::RuleHits;
 pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
     let (workers, hits) = (api.statistics.rows(), api.statistics.rule_hits());
     let audit = api.events.as_ref().and_then(Events::audit_counts);
-    let text = render(&workers, &hits, &api.auto.counts, audit);
+    let counts = ProgramCounts {
+        auto: api.auto.counts,
+        audit,
+        decider: api.decisions.counts(),
+    };
+    let text = render(&workers, &hits, &counts);
     Answer::Now(HttpResponse::metrics(text))
 }
 
-/// Returns the Prometheus text of the workers' statistics, the hits of egress rules by the rules' text, the numbers of ports
-/// that were found for `auto`, and the counts of the audit file.
-fn render(workers: &[Row], hits: &RuleHits, auto: &[AutoCounts; 2], audit: Option<[u64; 2]>) -> String {
+/// Counts of the supervisor.
+#[derive(Debug, Default)]
+struct ProgramCounts {
+    /// Numbers of ports that were found for `auto`.
+    auto: [AutoCounts; 2],
+    /// Counts of the audit file, if there is one.
+    audit: Option<[u64; 2]>,
+    /// Counts of the deciders, if one is required.
+    decider: Option<DeciderCounts>,
+}
+
+/// Returns the Prometheus text of the workers' statistics, the hits of egress rules by the rules' text, and the counts of the
+/// supervisor.
+fn render(workers: &[Row], hits: &RuleHits, counts: &ProgramCounts) -> String {
     let labels: Vec<String> = (0..workers.len()).map(|worker| worker.to_string()).collect();
     let mut text = MetricsText::new("pontoon");
     let families = Counters::describe().chain(LinkCounters::describe());
@@ -54,18 +71,24 @@ fn render(workers: &[Row], hits: &RuleHits, auto: &[AutoCounts; 2], audit: Optio
     for (rule, hits) in by_text(hits) {
         family.sample(&[("rule", &rule)], hits);
     }
+    program(&mut text, counts);
+    text.finish()
+}
+
+/// Writes the counts of the supervisor.
+fn program(text: &mut MetricsText, counts: &ProgramCounts) {
     let help = "Ports found for auto: open, taken by another program, or in excess of the limit.";
     let mut family = text.family(MetricType::Gauge, "auto_ports", help);
-    for (option, counts) in ["publish", "guest-forward"].into_iter().zip(auto) {
+    for (option, ports) in ["publish", "guest-forward"].into_iter().zip(&counts.auto) {
         for (state, count) in [
-            ("open", counts.open),
-            ("taken", counts.taken),
-            ("excess", counts.excess),
+            ("open", ports.open),
+            ("taken", ports.taken),
+            ("excess", ports.excess),
         ] {
             family.sample(&[("option", option), ("state", state)], count);
         }
     }
-    if let Some([errors, lost]) = audit {
+    if let Some([errors, lost]) = counts.audit {
         let help = "Write errors of the audit file.";
         let mut family = text.family(MetricType::Counter, "audit_errors", help);
         family.sample(&[], errors);
@@ -73,7 +96,14 @@ fn render(workers: &[Row], hits: &RuleHits, auto: &[AutoCounts; 2], audit: Optio
         let mut family = text.family(MetricType::Counter, "audit_lost", help);
         family.sample(&[], lost);
     }
-    text.finish()
+    if let Some(decider) = counts.decider {
+        let help = "Verdicts for requests that were not pending, such as those after the deadline.";
+        let mut family = text.family(MetricType::Counter, "decider_late_verdicts", help);
+        family.sample(&[], decider.late_verdicts);
+        let help = "Errors of verdicts that the decider did not get because it has not read earlier ones.";
+        let mut family = text.family(MetricType::Counter, "decider_unsent_errors", help);
+        family.sample(&[], decider.unsent_errors);
+    }
 }
 
 /// Writes a family for each of `families`: their names and meanings, in the order of the values that `of` returns of a worker.
@@ -177,7 +207,15 @@ mod tests {
             taken: 2,
             excess: 1,
         };
-        render(&statistics.rows(), &statistics.rule_hits(), &[counts; 2], None)
+        let counts = ProgramCounts {
+            auto: [counts; 2],
+            audit: Some([4, 5]),
+            decider: Some(DeciderCounts {
+                late_verdicts: 6,
+                unsent_errors: 7,
+            }),
+        };
+        render(&statistics.rows(), &statistics.rule_hits(), &counts)
     }
 
     #[test]
@@ -206,6 +244,10 @@ mod tests {
             "pontoon_auto_ports{option=\"publish\",state=\"taken\"} 2",
             "pontoon_auto_ports{option=\"guest-forward\",state=\"excess\"} 1",
             "pontoon_egress_hits_total{rule=\"deny 10.0.0.0/8\"} 4",
+            "pontoon_audit_errors_total 4",
+            "pontoon_audit_lost_total 5",
+            "pontoon_decider_late_verdicts_total 6",
+            "pontoon_decider_unsent_errors_total 7",
         ] {
             assert!(
                 text.lines().any(|other| other == line),
@@ -234,7 +276,7 @@ mod tests {
             );
         }
         let values = Row::default().counters().count() + ProcessCounters::COUNT + Gauges::COUNT;
-        let others = Row::default().histograms().count() + 3;
+        let others = Row::default().histograms().count() + 7;
         assert_eq!(seen.len(), values + others);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::fixture::Fate;
 use super::*;
+use crate::config::UdpFilter;
 use crate::test_world::READABLE;
 
 #[test]
@@ -51,6 +52,57 @@ fn datagrams_of_peers_that_new_rules_deny_are_dropped() {
     assert!(matches!(fixture.send(UDP, "192.0.2.1:7"), Fate::Replied(_)));
     assert!(matches!(fixture.send(UDP, "192.0.2.3:7"), Fate::Replied(_)));
     assert!(matches!(fixture.send(UDP, "192.0.2.2:7"), Fate::Out(_)));
+}
+
+/// A peer represents all ports of its address unless the option `--udp-filter` says otherwise.
+#[test]
+fn datagrams_from_ports_that_new_rules_deny_are_dropped() {
+    for filter in [UdpFilter::Address, UdpFilter::AddressPort, UdpFilter::Endpoint] {
+        let config = crate::Config {
+            udp_filter: filter,
+            ..crate::test_world::net().config
+        };
+        let mut fixture = Fixture::with_config(config);
+        // The second peer of the endpoint is stored elsewhere than the first.
+        for address in ["192.0.2.1", "192.0.2.2"] {
+            let [denied, allowed] = [7, 8].map(|port| format!("{address}:{port}"));
+            fixture.set_rules(&[]);
+            fixture.send(UDP, &denied);
+            fixture.send(UDP, &allowed);
+            let passes = |fixture: &mut Fixture, from: &str| {
+                fixture.host.queue(0, from, None, b"data", 4);
+                let passed = fixture.read(0);
+                assert!(passed.is_empty() || passed == [format!("udp {from} > 10.0.2.15:4000 hop 57 4")]);
+                !passed.is_empty()
+            };
+            assert!(passes(&mut fixture, &denied) && passes(&mut fixture, &allowed));
+            for rules in [&["deny *:7/udp"][..], &["allow *:8/udp"]] {
+                fixture.set_rules(rules);
+                for _ in 0..2 {
+                    assert!(!passes(&mut fixture, &denied), "{filter:?} {rules:?}");
+                    assert!(passes(&mut fixture, &allowed), "{filter:?} {rules:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Kept are the ports to which the guest has sent; others of the same address are subject to the new rules.
+#[test]
+fn datagrams_from_kept_ports_only_are_received() {
+    let mut fixture = Fixture::new(&[]);
+    fixture.send(UDP, "192.0.2.1:7");
+    fixture.set_rules_for_new_flows(&["deny 192.0.2.1:1-100/udp"]);
+    for (from, passes) in [
+        ("192.0.2.1:7", true),
+        ("192.0.2.1:9", false),
+        ("192.0.2.1:101", true),
+    ] {
+        for _ in 0..2 {
+            fixture.host.queue(0, from, None, b"data", 4);
+            assert_eq!(!fixture.read(0).is_empty(), passes, "{from}");
+        }
+    }
 }
 
 #[test]

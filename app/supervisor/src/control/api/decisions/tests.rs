@@ -1,4 +1,4 @@
-//! Tests of the limits on requests that a compromised engine sends.
+//! Tests of the limits on requests that a compromised engine sends, and of their deadline.
 
 use super::*;
 
@@ -64,4 +64,22 @@ fn token_that_is_used_again_takes_no_memory_and_has_a_deadline_of_its_own() {
     assert_eq!(pending, [&1], "an earlier deadline has removed the request");
     decisions.expire(now + DEADLINE);
     assert_eq!((decisions.pending.len(), decisions.expiries.len()), (0, 0));
+}
+
+#[test]
+fn requests_leave_the_queue_at_their_deadline() {
+    let mut decisions = connected();
+    let now = Instant::now();
+    decisions.take_requests((0..MAX_QUEUED as u64).map(request).collect(), now);
+    let later = now + DEADLINE / 2;
+    decisions.take_requests(vec![request(9000)], later);
+    assert_eq!(decisions.queue.len(), MAX_QUEUED, "more than the limit");
+    let late = now + DEADLINE;
+    decisions.take_requests(vec![request(9001)], late);
+    assert!(
+        decisions
+            .next_line()
+            .is_some_and(|line| line == super::line(request(9001)))
+    );
+    assert_eq!(decisions.next_line(), None);
 }
