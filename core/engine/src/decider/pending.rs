@@ -8,9 +8,8 @@ use pontoon_wire::frame::Ip;
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
-use super::{
-    Answer, Decider, DecisionToken, FlowRequest, MOST_BYTES, MOST_PENDING, NewFlow, SEQUENCE_BITS, Verdict,
-};
+use super::shares::{Asker, Shares};
+use super::{Answer, Decider, DecisionToken, FlowRequest, MOST_PENDING, NewFlow, SEQUENCE_BITS, Verdict};
 use crate::config::Published;
 use crate::egress::{DecisionGround, EgressProtocol};
 use crate::host::Received;
@@ -125,7 +124,7 @@ impl KeptFrame {
 }
 
 impl Kept {
-    /// Returns the number of bytes that count against [`MOST_BYTES`].
+    /// Returns the number of bytes that count against [`MOST_BYTES`](super::MOST_BYTES).
     fn len(&self) -> usize {
         match self {
             Self::Frame(frame) => frame.head.len() + frame.bytes.len(),
@@ -139,6 +138,7 @@ impl Kept {
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) protocol: EgressProtocol,
+    asker: Asker,
     pub(crate) key: Option<PendingKey>,
     pub(crate) kept: Kept,
 }
@@ -154,7 +154,7 @@ pub(crate) struct Decisions {
     by_key: BTreeMap<PendingKey, DecisionToken>,
     /// Deadlines in order, as all requests have the same; some of the decisions may have been made.
     deadlines: VecDeque<(Instant, DecisionToken)>,
-    bytes: usize,
+    shares: Shares,
     /// The verdict about the flow whose kept frame is being handled.
     at_hand: Option<(PendingKey, Verdict)>,
     /// Verdict about the flow that is being opened, for its events.
@@ -177,15 +177,15 @@ impl Decisions {
             pending: BTreeMap::new(),
             by_key: BTreeMap::new(),
             deadlines: VecDeque::new(),
-            bytes: 0,
+            shares: Shares::default(),
             at_hand: None,
             ground: None,
         }
     }
 
-    /// Returns true if no further decision may be pending.
-    pub(super) fn is_full(&self) -> bool {
-        self.pending.len() >= MOST_PENDING || self.bytes >= MOST_BYTES
+    /// Returns true if the decision about `flow` may not be pending, because too many are.
+    pub(super) fn is_full(&self, flow: &NewFlow) -> bool {
+        self.shares.are_full_for(&Asker::of(flow))
     }
 
     pub(super) fn awaits(&self, key: &PendingKey) -> bool {
@@ -237,10 +237,12 @@ impl Decisions {
         if let Some(key) = flow.key {
             self.by_key.insert(key, token);
         }
-        self.bytes += kept.len();
+        let asker = Asker::of(flow);
+        self.shares.add(asker, kept.len());
         self.deadlines.push_back((now + self.deadline, token));
         let pending = Pending {
             protocol: flow.protocol,
+            asker,
             key: flow.key,
             kept,
         };
@@ -256,9 +258,9 @@ impl Decisions {
     pub(crate) fn replace_frame(&mut self, key: &PendingKey, frame: KeptFrame) {
         let token = self.by_key.get(key);
         if let Some(pending) = token.and_then(|token| self.pending.get_mut(token)) {
-            self.bytes -= pending.kept.len();
+            self.shares.remove(&pending.asker, pending.kept.len());
             pending.kept = Kept::Frame(frame);
-            self.bytes += pending.kept.len();
+            self.shares.add(pending.asker, pending.kept.len());
         }
     }
 
@@ -268,7 +270,7 @@ impl Decisions {
         if let Some(key) = &pending.key {
             self.by_key.remove(key);
         }
-        self.bytes -= pending.kept.len();
+        self.shares.remove(&pending.asker, pending.kept.len());
         while let Some((_, first)) = self.deadlines.front()
             && !self.pending.contains_key(first)
         {
