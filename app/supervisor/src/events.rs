@@ -23,14 +23,14 @@ use std::time::{Duration, Instant};
 use pontoon_engine::egress::DecisionGround;
 use pontoon_engine::flow_events::{FlowEventKind, RefusalReason};
 use pontoon_process::error::{Context as _, Error};
-use pontoon_worker::events::{EventReader, EventRecord, EventSetup, Found};
+use pontoon_worker::events::{EventReader, EventRecord, EventSetup, Found, OmittedClass};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::audit::Audit;
 use crate::statistics::Statistics;
 use audit_file::AuditFile;
-use clients::{Class, Clients, GAP};
+use clients::{Class, Clients, GAP, OMITTED};
 pub(crate) use clients::{Filter, MOST, Subscription, TYPES};
 use open_flows::OpenFlows;
 
@@ -46,6 +46,8 @@ struct State {
     used: bool,
     /// Time to look for events without a notification.
     next_look: Option<Instant>,
+    /// Time from which on the numbers of omitted events may be written again.
+    next_omitted: Instant,
 }
 
 /// The records, and what is needed to make them of events.
@@ -73,6 +75,9 @@ struct RuleTexts {
 
 /// Time between two looks for events while there are some.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Time between two records of omitted events.
+const OMITTED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Limit on the events of a worker that are read at once.
 const BATCH: usize = 4096;
@@ -127,6 +132,7 @@ impl Events {
             log,
             used: false,
             next_look: None,
+            next_omitted: Instant::now(),
         };
         state.switch();
         // The first look requests a notification.
@@ -208,6 +214,10 @@ impl State {
         log.set_clock();
         let before = log.next;
         let more = reader.read(BATCH, |found| log.take(found, now));
+        if now >= self.next_omitted && reader.has_omitted() {
+            self.next_omitted = now + OMITTED_PAUSE;
+            log.omitted(reader.take_omitted());
+        }
         log.flush(now);
         let is_idle = before == log.next && !more;
         self.next_look = match (self.used, more) {
@@ -226,6 +236,7 @@ impl State {
             self.reader.set_used(used);
             // Flows end without a record while events are not used.
             self.log.flows.clear();
+            let _ = self.reader.take_omitted();
         }
     }
 
@@ -233,6 +244,7 @@ impl State {
         let Self { reader, log, .. } = self;
         log.set_clock();
         reader.finish(|found| log.take(found, now));
+        log.omitted(reader.take_omitted());
         for (flow, open) in log.flows.take() {
             let time = log.offset.saturating_add(Duration::from_nanos(log.latest));
             let (mut line, number) = (std::mem::take(&mut log.line), log.number());
@@ -314,6 +326,19 @@ impl Log {
             protocol: Some(event.ends.protocol),
         };
         self.write((number, number), class, line);
+    }
+
+    /// Writes the numbers of events that the workers have omitted.
+    fn omitted(&mut self, counts: impl IntoIterator<Item = (OmittedClass, u64)>) {
+        for (omitted, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+            let (mut line, number) = (std::mem::take(&mut self.line), self.number());
+            json::omitted(&mut line, number, json::now(), omitted, count);
+            let class = Class {
+                kind: OMITTED,
+                protocol: None,
+            };
+            self.write((number, number), class, line);
+        }
     }
 
     /// Writes the first or last record.

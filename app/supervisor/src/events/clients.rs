@@ -84,7 +84,7 @@ impl Clients {
 
 impl Filter {
     fn selects(&self, class: Class) -> bool {
-        if class.kind == GAP {
+        if [GAP, OMITTED].contains(&class.kind) {
             return true;
         }
         let of_type = self.types.is_empty() || self.types.contains(&class.kind);
@@ -95,6 +95,9 @@ impl Filter {
 
 /// Type of the record about missing records, which every client gets.
 pub(super) const GAP: &str = "gap";
+
+/// Type of the record about events without records, which every client gets.
+pub(super) const OMITTED: &str = "omitted";
 
 impl Subscription {
     fn push(&mut self, (from, to): (u64, u64), class: Class, line: &str) {
