@@ -8,10 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pontoon_engine::egress::EgressRule;
-use pontoon_worker::events::recorder::{Record, Recorder};
+use pontoon_worker::events::recorder::{OMITTED_PAUSE, Record, Recorder};
 use pontoon_worker::events::{EventReader, EventRings, EventSetup};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -138,6 +138,7 @@ impl ReaderThread {
     /// Reads events until `stop` is readable.
     fn serve(&mut self, stop: &OwnedFd) {
         (self.function)(&self.recorder.start());
+        let mut next_omitted = Instant::now();
         loop {
             self.follow();
             let before = self.recorder.next_number();
@@ -148,6 +149,10 @@ impl ReaderThread {
                 ..
             } = self;
             let more = reader.read(BATCH, |found| function(&recorder.take(&found)));
+            if next_omitted <= Instant::now() && reader.has_omitted() {
+                next_omitted = Instant::now() + OMITTED_PAUSE;
+                recorder.take_omitted(reader, |record| function(record));
+            }
             let is_idle = before == recorder.next_number() && !more;
             let stopped = match more {
                 true => is_ready(&[stop.as_fd()], Some(Timespec::default())),
@@ -173,6 +178,7 @@ impl ReaderThread {
             ..
         } = self;
         reader.finish(|found| function(&recorder.take(&found)));
+        recorder.take_omitted(reader, |record| function(record));
         recorder.end_flows(|record| function(&record));
         function(&recorder.end());
         reader.set_used(false);

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use pontoon_control::role::Role;
 use pontoon_process::error::{Context as _, Error};
-use pontoon_worker::events::recorder::{Record, Recorder};
+use pontoon_worker::events::recorder::{OMITTED_PAUSE, Record, Recorder};
 use pontoon_worker::events::{EventReader, EventSetup, Found};
 use rustix::event::{PollFd, PollFlags};
 
@@ -40,6 +40,8 @@ struct State {
     used: bool,
     /// Time to look for events without a notification.
     next_look: Option<Instant>,
+    /// Time from which on the numbers of omitted events may be written again.
+    next_omitted: Instant,
 }
 
 /// The records, and their readers.
@@ -109,6 +111,7 @@ impl Events {
             log,
             used: false,
             next_look: None,
+            next_omitted: Instant::now(),
         };
         state.switch();
         // The first look requests a notification.
@@ -196,6 +199,13 @@ impl State {
         log.follow();
         let before = log.recorder.next_number();
         let more = reader.read(BATCH, |found| log.take(&found, now));
+        if now >= self.next_omitted && reader.has_omitted() {
+            self.next_omitted = now + OMITTED_PAUSE;
+            let Log {
+                recorder, outputs, ..
+            } = &mut *log;
+            recorder.take_omitted(reader, |record| outputs.write(record));
+        }
         log.outputs.flush(now);
         let is_idle = before == log.recorder.next_number() && !more;
         self.next_look = match (self.used, more) {
@@ -215,6 +225,7 @@ impl State {
             self.reader.set_used(used);
             // Flows end without a record while events are not used.
             self.log.recorder.forget_flows();
+            let _ = self.reader.take_omitted();
         }
     }
 
@@ -225,6 +236,7 @@ impl State {
         let Log {
             recorder, outputs, ..
         } = log;
+        recorder.take_omitted(reader, |record| outputs.write(record));
         recorder.end_flows(|record| {
             outputs.write(&record);
             outputs.flush_if_half_full(now);

@@ -519,7 +519,7 @@ impl<'a> GuestPlan<'a> {
                     descriptors: link.descriptors,
                     keep_capabilities,
                     filter: !link.disabled.seccomp,
-                    require_filter: link.options.require_sandbox,
+                    require_sandbox: link.options.require_sandbox,
                 };
                 let (guest, tap) = command::start(&plan)?;
                 (GuestKind::Command(guest), tap)

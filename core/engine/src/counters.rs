@@ -175,5 +175,7 @@ counters! {
         panics,
     /// Flow events that were lost because the memory for events was full.
         events_dropped,
+    /// Flow events that were omitted because there were too many of their kind in a second; records have their number.
+        events_omitted,
     }
 }

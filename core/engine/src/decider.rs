@@ -7,6 +7,7 @@
 //! it then. A flow without a verdict at the deadline is denied.
 
 mod pending;
+mod shares;
 #[cfg(test)]
 mod tests;
 
@@ -283,7 +284,7 @@ impl Net {
             return verdict.into();
         }
         let unavailable = Ruling::Denied(Denial::usual(flow.protocol));
-        if decisions.is_full() {
+        if decisions.is_full(flow) {
             self.counters.decisions_unavailable += 1;
             return unavailable;
         }

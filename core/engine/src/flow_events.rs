@@ -35,6 +35,8 @@ pub enum Reported {
     Kept,
     /// The receiver has no room for the event, which is lost and counted.
     Dropped,
+    /// The receiver takes only so many events of this kind in a second. It counts the event, and reports the number itself.
+    Omitted,
     /// Nothing uses events at present.
     Unused,
 }
@@ -313,10 +315,11 @@ impl Net {
     ) -> Announcement {
         let target = target.filter(|target| Some(*target) != ends.remote);
         let opened = self.report(Some(flow), ends, FlowEventKind::Opened { target }, now);
-        self.report_decided(flow, ends, now);
+        let ground = self.take_decider_ground();
+        self.report_grounds(flow, ends, ground, now);
         match opened {
             Reported::Kept => Announcement::Kept,
-            Reported::Dropped | Reported::Unused => Announcement::Missing,
+            Reported::Dropped | Reported::Omitted | Reported::Unused => Announcement::Missing,
         }
     }
 
@@ -329,15 +332,26 @@ impl Net {
         now: Instant,
     ) {
         let target = target.filter(|target| Some(*target) != ends.remote);
-        self.report(Some(flow), ends, FlowEventKind::Peer { target }, now);
-        self.report_decided(flow, ends, now);
+        let reported = self.report(Some(flow), ends, FlowEventKind::Peer { target }, now);
+        let ground = self.take_decider_ground();
+        // The decision refers to the event before it.
+        if reported != Reported::Omitted {
+            self.report_grounds(flow, ends, ground, now);
+        }
     }
 
-    fn report_decided(&mut self, flow: FlowId, ends: FlowEnds, now: Instant) {
-        let by_decider = self
-            .decisions
-            .as_mut()
-            .and_then(|decisions| decisions.take_ground());
+    fn take_decider_ground(&mut self) -> Option<DecisionGround> {
+        let decisions = self.decisions.as_mut();
+        decisions.and_then(|decisions| decisions.take_ground())
+    }
+
+    fn report_grounds(
+        &mut self,
+        flow: FlowId,
+        ends: FlowEnds,
+        by_decider: Option<DecisionGround>,
+        now: Instant,
+    ) {
         if self.events.is_none() {
             return;
         }
@@ -402,6 +416,7 @@ impl Net {
             kind,
         });
         self.counters.events_dropped += u64::from(reported == Reported::Dropped);
+        self.counters.events_omitted += u64::from(reported == Reported::Omitted);
         reported
     }
 }

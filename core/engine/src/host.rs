@@ -180,6 +180,10 @@ pub trait Host {
     /// 6.10 for IPv4, 6.12 for IPv6). Otherwise the caller limits the data in flight.
     fn peeks_at_offset(&self, remote: IpAddr) -> bool;
 
+    /// Returns true if a peek that returns fewer bytes than fit has reached the end of the receive queue. A peek of a Unix
+    /// socket also ends behind each message with descriptors.
+    fn short_peek_is_last(&self, socket: &Self::Socket) -> bool;
+
     /// Copies stream data into `into` without removing it, from `at` bytes behind the head of the receive queue. A
     /// result of 0 means the end of the stream.
     ///

@@ -309,6 +309,13 @@ impl Host for KernelHost {
         self.can.peek_off[index(Family::of(remote))]
     }
 
+    fn short_peek_is_last(&self, socket: &Socket) -> bool {
+        match socket {
+            Socket::Stream(stream) => stream.short_peek_is_last(),
+            _ => true,
+        }
+    }
+
     fn tcp_peek(
         &mut self,
         socket: &mut Socket,

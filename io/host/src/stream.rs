@@ -220,6 +220,11 @@ impl Stream {
         own.is_none_or(|own| own.ip() == to) || ((bound || took >= FIRST_SYN) && is_own(to))
     }
 
+    /// Returns true if a peek that returns fewer bytes than fit has reached the end of the receive queue.
+    pub(super) fn short_peek_is_last(&self) -> bool {
+        self.kind == StreamKind::Tcp
+    }
+
     pub(super) fn peek(
         &mut self,
         at: u32,

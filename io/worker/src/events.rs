@@ -25,6 +25,7 @@ use pontoon_sys::inherited;
 use rustix::event::{EventfdFlags, eventfd};
 
 mod json;
+mod omitted;
 mod open_flows;
 mod reader;
 mod record;
@@ -33,9 +34,11 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use omitted::{MOST_A_SECOND, OmittedClass};
 pub use reader::{EventReader, Found};
 pub use record::EventRecord;
 
+use omitted::{CLASSES, OmissionGate};
 use record::RECORD;
 
 /// Rings for the events of all workers of an engine.
@@ -81,7 +84,7 @@ const WAITS: u64 = 2;
 /// Shared words of one ring.
 #[derive(Clone, Copy, Debug)]
 struct Ring {
-    /// Number of records written so far. The worker writes this word and the next four.
+    /// Number of records written so far. The worker writes this word and those up to `omitted`.
     head: &'static AtomicU64,
     /// Value of `head` when the worker last continued at the beginning of the empty ring.
     base: &'static AtomicU64,
@@ -91,6 +94,8 @@ struct Ring {
     lost: &'static AtomicU64,
     /// Generation of the egress rules to which the indexes of rules refer.
     generation: &'static AtomicU64,
+    /// Numbers of omitted events of each class ([`OmittedClass`]).
+    omitted: &'static [AtomicU64; CLASSES],
     /// Number of records read so far. The reader writes this word.
     tail: &'static AtomicU64,
     records: &'static [AtomicU64],
@@ -150,6 +155,7 @@ impl EventRings {
             begun: head.get(2)?,
             lost: head.get(3)?,
             generation: head.get(4)?,
+            omitted: head.get(5..)?.first_chunk()?,
             tail: head.get(ALIGNMENT)?,
             records,
         })
@@ -202,6 +208,7 @@ pub(crate) struct EventWriter {
     tail: u64,
     /// Records that are reserved for closing events.
     reserved: u64,
+    gate: OmissionGate,
 }
 
 /// Notifies the reader of a worker's events.
@@ -214,12 +221,14 @@ pub(crate) struct Doorbell {
     seen: u64,
 }
 
-/// Returns a worker's access to its ring, and the notification of the reader.
+/// Returns a worker's access to its ring, and the notification of the reader. `max_flow_rate` is the limit on new flows in a
+/// second.
 pub(crate) fn connect(
     rings: &EventRings,
     worker: WorkerId,
     event: &Arc<OwnedFd>,
     generation: u64,
+    max_flow_rate: Option<u32>,
 ) -> Option<(EventWriter, Doorbell)> {
     let (state, ring) = (rings.state()?, rings.ring(worker.0)?);
     ring.generation.store(generation, Ordering::Relaxed);
@@ -234,6 +243,7 @@ pub(crate) fn connect(
         place: 0,
         tail: 0,
         reserved: 0,
+        gate: OmissionGate::new(max_flow_rate),
     };
     let doorbell = Doorbell {
         state,
@@ -242,6 +252,14 @@ pub(crate) fn connect(
         seen: 0,
     };
     Some((writer, doorbell))
+}
+
+impl Ring {
+    /// Returns the number of omitted events of all classes.
+    fn omitted(&self) -> u64 {
+        let words = self.omitted.iter();
+        words.fold(0, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)))
+    }
 }
 
 impl EventWriter {
@@ -297,6 +315,12 @@ impl FlowEvents for EventWriter {
         if is_off {
             return Reported::Unused;
         }
+        if let Some(class) = self.gate.omits(event) {
+            if let Some(word) = self.ring.omitted.get(class.index()) {
+                word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            }
+            return Reported::Omitted;
+        }
         // The number is published before the record: if the engine exits in between, the reader finds a loss.
         self.number += 1;
         self.ring.begun.store(self.number, Ordering::Relaxed);
@@ -317,7 +341,9 @@ impl Doorbell {
     #[inline]
     pub(crate) fn notify(&mut self) {
         let head = self.ring.head.load(Ordering::Relaxed);
-        let sum = head.wrapping_add(self.ring.lost.load(Ordering::Relaxed));
+        let sum = head
+            .wrapping_add(self.ring.lost.load(Ordering::Relaxed))
+            .wrapping_add(self.ring.omitted());
         if sum != self.seen {
             self.seen = sum;
             self.notify_waiting();

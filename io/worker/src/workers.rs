@@ -92,7 +92,13 @@ pub(crate) fn build<L: Link>(
             pending: PendingInput::default(),
         };
         if let Some((rings, event)) = &events
-            && let Some((writer, doorbell)) = events::connect(rings, id, event, setup.rules_generation)
+            && let Some((writer, doorbell)) = events::connect(
+                rings,
+                id,
+                event,
+                setup.rules_generation,
+                setup.config.max_flow_rate,
+            )
         {
             worker.engine.report_events(Box::new(writer));
             worker.doorbell = Some(doorbell);

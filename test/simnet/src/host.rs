@@ -8,6 +8,7 @@ mod conn;
 mod datagram;
 
 use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -34,6 +35,9 @@ pub struct HostPlan {
     pub block_time: Duration,
     /// True if a peek may begin at any offset of the receive queue (`SO_PEEK_OFF`); otherwise only at its start.
     pub peeks_at_offset: bool,
+    /// Limit on the bytes of one peek. `None`: a peek returns all data that fits, as of a TCP socket. A Unix socket's peek
+    /// ends behind each message with descriptors.
+    pub peek_limit: Option<NonZeroUsize>,
     /// One-way delay between a socket and its peer.
     pub delay: Duration,
     /// Number of sockets that may be open at one time (RLIMIT_NOFILE).
@@ -49,6 +53,7 @@ impl Default for HostPlan {
             blocks: 0,
             block_time: Duration::from_millis(1),
             peeks_at_offset: true,
+            peek_limit: None,
             delay: Duration::from_micros(100),
             descriptors: 1 << 20,
         }

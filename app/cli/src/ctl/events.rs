@@ -44,6 +44,10 @@ fn text(record: &Value) -> String {
     if record["from"].is_u64() {
         line += &format!(" records {} to {} are missing", number("from"), number("to"));
     }
+    if record["count"].is_u64() {
+        let (count, of, direction) = (number("count"), word("of"), word("direction"));
+        line += &format!(" {count} more of type {of}, direction {direction}");
+    }
     if record["target"].is_string() {
         line += &format!(" at {}", word("target"));
     }
@@ -96,6 +100,10 @@ mod tests {
             (
                 r#"{"time":"T","type":"gap","from":4,"to":9,"reason":"client"}"#,
                 "T gap      records 4 to 9 are missing reason=client",
+            ),
+            (
+                r#"{"time":"T","n":7,"type":"omitted","direction":"out","of":"refused","count":39000}"#,
+                "T omitted  39000 more of type refused, direction out",
             ),
         ] {
             assert_eq!(text(&serde_json::from_str(record).unwrap()), line);

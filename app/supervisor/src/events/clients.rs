@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 
 use pontoon_control::role::Role;
 use pontoon_engine::egress::EgressProtocol;
-use pontoon_worker::events::recorder::{GAP, Record, gap};
+use pontoon_worker::events::recorder::{GAP, OMITTED, Record, gap};
 
 /// Clients that read events.
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ impl Clients {
 impl Filter {
     /// Returns true if the client gets the record. A record about no flow is selected by its type only.
     fn selects(&self, record: &Record<'_>) -> bool {
-        if record.kind == GAP {
+        if [GAP, OMITTED].contains(&record.kind) {
             return true;
         }
         let of_type = self.types.is_empty() || self.types.contains(&record.kind);

@@ -128,6 +128,35 @@ fn closed(announced: bool) -> FlowEventKind {
 }
 
 #[test]
+fn records_of_refusals_are_limited_and_the_rest_is_counted() {
+    let mut fixture = Fixture::new();
+    fixture.serve();
+    for number in 0..5000_u16 {
+        let reason = RefusalReason::Limit;
+        fixture.report((number % 2) as u8, 0, FlowEventKind::Refused { reason });
+    }
+    fixture.serve();
+    let types = fixture.types();
+    let refused = types.iter().filter(|kind| *kind == "refused").count();
+    // The reports may take some of the following second.
+    assert!((2000..4000).contains(&refused), "{refused}");
+    let records = fixture.records();
+    let omitted: Vec<_> = records
+        .iter()
+        .filter(|record| record["type"] == "omitted")
+        .collect();
+    assert_eq!(omitted.len(), 1);
+    let expected = (Some("refused"), Some("out"), Some(5000 - refused as u64));
+    let fields = (&omitted[0]["of"], &omitted[0]["direction"], &omitted[0]["count"]);
+    assert_eq!(
+        (fields.0.as_str(), fields.1.as_str(), fields.2.as_u64()),
+        expected
+    );
+    fixture.events.finish(fixture.now);
+    assert_eq!(fixture.types().last().map(String::as_str), Some("end"));
+}
+
+#[test]
 fn first_event_is_notified() {
     let mut fixture = Fixture::new();
     assert!(

@@ -9,8 +9,13 @@ use rustix::process::Pid;
 
 use crate::guest::handshake::{FromGuest, ToGuest};
 use crate::guest::init;
+use crate::guest::outer;
 use crate::guest::tap;
 use crate::guest::userns::UserNamespace;
+
+/// Namespaces of a guest, as flags of clone(2), beside its user namespace.
+pub(super) const NAMESPACES: libc::c_int =
+    libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
 
 /// First process of the guest, process 1 of its PID namespace.
 #[derive(Debug)]
@@ -26,25 +31,15 @@ pub(crate) struct InitProcess {
 /// A namespace or the tap cannot be created, or the guest's first process reports another error.
 pub(crate) fn start(plan: &init::InitConfig) -> Result<(InitProcess, tap::CreatedTap), Error> {
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
-    let user_namespace = UserNamespace::choose(plan.keep_capabilities);
-    let mut namespaces =
-        libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
-    if user_namespace.is_some() {
-        namespaces |= libc::CLONE_NEWUSER;
-    }
-    let init =
-        spawn::clone(namespaces, || init::run(plan, &theirs)).map_err(|error| match user_namespace {
-            Some(user_namespace) => user_namespace.explain(&error),
-            None => Error::io("cannot make namespaces", &error),
-        })?;
+    let init = match UserNamespace::choose(plan.keep_capabilities) {
+        Some(user_namespace) => outer::start(user_namespace, plan, &theirs)?,
+        None => spawn::clone(NAMESPACES, || init::run(plan, &theirs)).context("cannot make namespaces")?,
+    };
     drop(theirs);
     let guest = InitProcess {
         init,
         socket: Some(ours),
     };
-    if let Some(user_namespace) = user_namespace {
-        user_namespace.map(guest.init.pid())?;
-    }
     guest.send(ToGuest::Mapped)?;
     match guest.next()? {
         FromGuest::Tap(tap) => Ok((guest, tap)),

@@ -7,6 +7,7 @@ use pontoon_process::Error;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::TapOffload;
 use pontoon_wire::Mac;
+use rustix::process::Pid;
 
 use crate::guest::tap::CreatedTap;
 use crate::publish::port_range::PortRange;
@@ -14,6 +15,8 @@ use crate::publish::port_range::PortRange;
 /// Messages from the guest's first process to the supervisor.
 #[derive(Debug)]
 pub(crate) enum FromGuest {
+    /// The process in the outer user namespace has forked the guest's first process, which has this id.
+    Forked(Pid),
     /// The guest's first process has created and configured the tap.
     Tap(CreatedTap),
     /// The whole network is configured, and the guest's first process waits for [`ToGuest::Go`].
@@ -39,6 +42,7 @@ const STARTED: u8 = 3;
 const FAILED: u8 = 4;
 const MAPPED: u8 = 5;
 const GO: u8 = 6;
+const FORKED: u8 = 7;
 
 /// Size of the longest message in bytes: one line of text.
 pub(crate) const ROOM: usize = 8192;
@@ -72,6 +76,10 @@ impl FromGuest {
                     .map(AsFd::as_fd)
                     .collect();
                 seqpacket::send(socket, &bytes, &descriptors)
+            }
+            Self::Forked(pid) => {
+                let pid = pid.as_raw_nonzero().get().to_ne_bytes();
+                seqpacket::send(socket, &[&[FORKED][..], &pid].concat(), &[])
             }
             Self::Prepared => seqpacket::send(socket, &[PREPARED], &[]),
             Self::Started => seqpacket::send(socket, &[STARTED], &[]),
@@ -125,6 +133,10 @@ impl FromGuest {
                     ephemeral,
                     index: u32::from_ne_bytes([rest[0], rest[1], rest[2], rest[3]]),
                 })
+            }
+            ([FORKED, a, b, c, d], none) if none.is_empty() => {
+                let pid = Pid::from_raw(i32::from_ne_bytes([*a, *b, *c, *d]));
+                Self::Forked(pid.ok_or(io::ErrorKind::InvalidData)?)
             }
             ([PREPARED], none) if none.is_empty() => Self::Prepared,
             ([STARTED], none) if none.is_empty() => Self::Started,

@@ -39,8 +39,8 @@ pub(crate) struct InitConfig {
     pub(crate) keep_capabilities: bool,
     /// True if the system calls of the command are filtered; tests disable the filter (`PONTOON_DISABLE=seccomp`).
     pub(crate) filter: bool,
-    /// True if it is an error that the kernel does not support seccomp filters.
-    pub(crate) require_filter: bool,
+    /// True if it is an error that the kernel does not support seccomp filters, or the protection of the host's cgroups.
+    pub(crate) require_sandbox: bool,
 }
 
 /// Signal that the supervisor sends after a change of the host's resolv.conf. If a process of the guest sends it to process
@@ -108,7 +108,7 @@ fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand
         .expect(supervisor)
         .context("no reply from the supervisor")?;
     if plan.filter {
-        filter(plan.require_filter)?;
+        filter(plan.require_sandbox)?;
     }
     Ok(RunningCommand {
         command: start_command(plan)?,

@@ -8,9 +8,8 @@ use pontoon_wire::frame::Ip;
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
-use super::{
-    Answer, Decider, DecisionToken, FlowRequest, MOST_BYTES, MOST_PENDING, NewFlow, SEQUENCE_BITS, Verdict,
-};
+use super::shares::{Asker, Shares};
+use super::{Answer, Decider, DecisionToken, FlowRequest, MOST_PENDING, NewFlow, SEQUENCE_BITS, Verdict};
 use crate::egress::{DecisionGround, EgressProtocol};
 use crate::host::Received;
 use crate::siblings::FlowKey;
@@ -117,7 +116,7 @@ impl KeptFrame {
 }
 
 impl Kept {
-    /// Returns the number of bytes that count against [`MOST_BYTES`].
+    /// Returns the number of bytes that count against [`MOST_BYTES`](super::MOST_BYTES).
     fn len(&self) -> usize {
         match self {
             Self::Frame(frame) => frame.head.len() + frame.bytes.len(),
@@ -131,6 +130,7 @@ impl Kept {
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) protocol: EgressProtocol,
+    asker: Asker,
     /// Key by which frames of the flow are recognized; `None` for an accepted client, and for a cancelled connection.
     pub(crate) key: Option<PendingKey>,
     pub(crate) kept: Kept,
@@ -156,7 +156,7 @@ pub(crate) struct Decisions {
     /// Deadlines of requests, the earliest first: all requests have the same time, and are added in order. Entries of
     /// decisions that were made may remain.
     deadlines: VecDeque<(Instant, DecisionToken)>,
-    bytes: usize,
+    shares: Shares,
     /// The verdict about the flow whose kept frame is being handled.
     verdict: Option<(PendingKey, Verdict)>,
     /// Verdict about the flow that is being opened, for its events.
@@ -179,15 +179,15 @@ impl Decisions {
             pending: BTreeMap::new(),
             by_key: BTreeMap::new(),
             deadlines: VecDeque::new(),
-            bytes: 0,
+            shares: Shares::default(),
             verdict: None,
             ground: None,
         }
     }
 
-    /// Returns true if no further decision may be pending.
-    pub(super) fn is_full(&self) -> bool {
-        self.pending.len() >= MOST_PENDING || self.bytes >= MOST_BYTES
+    /// Returns true if the decision about `flow` may not be pending, because too many are.
+    pub(super) fn is_full(&self, flow: &NewFlow) -> bool {
+        self.shares.are_full_for(&Asker::of(flow))
     }
 
     pub(super) fn awaits(&self, key: &PendingKey) -> bool {
@@ -239,10 +239,12 @@ impl Decisions {
         if let Some(key) = flow.key {
             self.by_key.insert(key, token);
         }
-        self.bytes += kept.len();
+        let asker = Asker::of(flow);
+        self.shares.add(asker, kept.len());
         self.deadlines.push_back((now + self.deadline, token));
         let pending = Pending {
             protocol: flow.protocol,
+            asker,
             key: flow.key,
             kept,
         };
@@ -258,9 +260,9 @@ impl Decisions {
     pub(crate) fn replace_frame(&mut self, key: &PendingKey, frame: KeptFrame) {
         let token = self.by_key.get(key);
         if let Some(pending) = token.and_then(|token| self.pending.get_mut(token)) {
-            self.bytes -= pending.kept.len();
+            self.shares.remove(&pending.asker, pending.kept.len());
             pending.kept = Kept::Frame(frame);
-            self.bytes += pending.kept.len();
+            self.shares.add(pending.asker, pending.kept.len());
         }
     }
 
@@ -270,7 +272,7 @@ impl Decisions {
         if let Some(key) = &pending.key {
             self.by_key.remove(key);
         }
-        self.bytes -= pending.kept.len();
+        self.shares.remove(&pending.asker, pending.kept.len());
         while let Some((_, first)) = self.deadlines.front()
             && !self.pending.contains_key(first)
         {

@@ -25,7 +25,7 @@ pub enum Action {
 }
 
 /// Protocols of packets to which an egress rule applies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EgressProtocol {
     /// TCP connections.
     Tcp,

@@ -336,7 +336,7 @@ impl<S> Connection<S> {
             Err(failure) => return Err(Ended::Failed(failure)),
         };
         drop(slices);
-        let drained = got < asked;
+        let drained = got < asked && ctx.host.short_peek_is_last(socket);
         let last = self.pending.end
             && drained
             && !self.pending.urgent

@@ -273,6 +273,10 @@ impl Host for FakeHost {
     fn peeks_at_offset(&self, _: IpAddr) -> bool {
         unreachable!("these tests use no TCP")
     }
+    fn short_peek_is_last(&self, _: &usize) -> bool {
+        true
+    }
+
     fn tcp_peek(&mut self, _: &mut usize, _: u32, _: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
         unreachable!("these tests use no TCP")
     }

@@ -53,6 +53,20 @@ fn unix_stream_is_peeked_at_any_offset_and_discarded() {
 }
 
 #[test]
+fn short_peek_of_a_unix_stream_is_not_the_end() {
+    let (mut host, mut socket, peer) = adopted();
+    let stdin = std::io::stdin();
+    for text in [b"01", b"23"] {
+        pontoon_sys::seqpacket::send(&peer, text, &[stdin.as_fd()]).unwrap();
+    }
+    until(&host, id(), |ready| ready.readable);
+    assert!(!host.short_peek_is_last(&socket));
+    assert_eq!(peek(&mut host, &mut socket, 0, 9).unwrap(), b"01");
+    assert_eq!(peek(&mut host, &mut socket, 2, 9).unwrap(), b"23");
+    assert_eq!(peek(&mut host, &mut socket, 4, 9), Err(Failure::WouldBlock));
+}
+
+#[test]
 fn unix_stream_is_closed_in_each_direction() {
     let (mut host, mut socket, mut peer) = adopted();
     let mut hello = *b"hello";

@@ -8,6 +8,9 @@ use pontoon_engine::Token;
 use pontoon_engine::egress::DecisionGround;
 use pontoon_engine::flow_events::{FlowEnds, FlowEvent, FlowEventKind, RefusalReason};
 
+use super::omitted::OmittedClass;
+use super::recorder::OMITTED;
+
 /// Version of the records' form: it changes when a field changes its meaning or is removed.
 const VERSION: u32 = 1;
 
@@ -103,6 +106,18 @@ pub(super) fn lost(
 pub(super) fn gap(line: &mut String, time: Duration, (from, to): (u64, u64), reason: &str) {
     begin(line, None, time, "gap");
     let _ = write!(line, ",\"from\":{from},\"to\":{to},\"reason\":\"{reason}\"");
+    end(line, None);
+}
+
+/// Writes the record of events that have no records of their own, because there were too many in a second.
+pub(super) fn omitted(line: &mut String, number: u64, time: Duration, class: OmittedClass, count: u64) {
+    begin(line, Some(number), time, OMITTED);
+    let of = if class.is_refusal { "refused" } else { "peer" };
+    let direction = if class.came_in { "in" } else { "out" };
+    let _ = write!(
+        line,
+        ",\"direction\":\"{direction}\",\"of\":\"{of}\",\"count\":{count}"
+    );
     end(line, None);
 }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use super::omitted::{CLASSES, OmittedClass};
 use super::record::{EventRecord, RECORD, decode};
 use super::{EventRings, EventSetup, OFF, READS, Ring, WAITS};
 
@@ -12,6 +13,8 @@ use super::{EventRings, EventSetup, OFF, READS, Ring, WAITS};
 pub struct EventReader {
     pub(super) setup: EventSetup,
     rings: Vec<RingReader>,
+    /// Numbers of omitted events of engines that have exited.
+    omitted: [u64; CLASSES],
 }
 
 /// Result of reading a ring: one event, or a number of events that were lost.
@@ -34,6 +37,8 @@ struct RingReader {
     tail: u64,
     /// Number of the last event that was read or found to be lost; the first event has the number 1.
     number: u64,
+    /// Numbers of omitted events that were taken, as the worker counts them.
+    omitted: [u64; CLASSES],
 }
 
 /// Limit on the losses that one value of [`Found`] reports, so that the numbers of events cannot overflow because of a
@@ -61,11 +66,13 @@ impl EventReader {
                 capacity: rings.capacity,
                 tail: 0,
                 number: 0,
+                omitted: [0; CLASSES],
             })
         };
         Self {
             rings: (0..rings.workers).filter_map(reader).collect(),
             setup,
+            omitted: [0; CLASSES],
         }
     }
 
@@ -101,6 +108,21 @@ impl EventReader {
         more
     }
 
+    /// Returns true if events were omitted whose numbers [`Self::take_omitted`] has not returned.
+    #[must_use]
+    pub fn has_omitted(&self) -> bool {
+        self.omitted != [0; CLASSES] || self.rings.iter().any(|ring| ring.ring_omitted() != ring.omitted)
+    }
+
+    /// Returns the numbers of events of each class that were omitted since the previous call.
+    pub fn take_omitted(&mut self) -> [(OmittedClass, u64); CLASSES] {
+        for ring in &mut self.rings {
+            ring.take_omitted(&mut self.omitted);
+        }
+        let taken = std::mem::take(&mut self.omitted);
+        std::array::from_fn(|index| (OmittedClass::at(index), taken[index]))
+    }
+
     /// Requests a notification for the next event. Returns false if there are events already; then none is requested.
     #[must_use]
     pub fn wait(&self) -> bool {
@@ -111,7 +133,7 @@ impl EventReader {
         // A worker that writes a record now either finds this value after the record, and notifies, or the record is found
         // here.
         fence(Ordering::SeqCst);
-        let is_empty = self.rings.iter().all(RingReader::is_empty);
+        let is_empty = self.rings.iter().all(RingReader::is_empty) && !self.has_omitted();
         if !is_empty {
             state.store(READS, Ordering::Relaxed);
         }
@@ -131,6 +153,7 @@ impl EventReader {
             // A record that was begun and not completed is lost.
             let begun = ring.ring.begun.load(Ordering::Relaxed);
             RingReader::skip(&mut ring.number, begun, &mut take);
+            ring.take_omitted(&mut self.omitted);
             ring.clear();
         }
     }
@@ -140,6 +163,25 @@ impl RingReader {
     fn is_empty(&self) -> bool {
         let is_found = self.ring.lost.load(Ordering::Relaxed) <= self.number;
         is_found && self.ring.head.load(Ordering::Relaxed) == self.tail
+    }
+
+    /// Returns the numbers of omitted events, as the worker counts them.
+    fn ring_omitted(&self) -> [u64; CLASSES] {
+        self.ring
+            .omitted
+            .each_ref()
+            .map(|word| AtomicU64::load(word, Ordering::Relaxed))
+    }
+
+    /// Adds the numbers of events that were omitted since the previous call to `sums`.
+    fn take_omitted(&mut self, sums: &mut [u64; CLASSES]) {
+        let now = self.ring_omitted();
+        for ((sum, now), before) in sums.iter_mut().zip(now).zip(self.omitted) {
+            *sum = sum
+                .saturating_add(now.wrapping_sub(before).min(MOST_LOST))
+                .min(MOST_LOST);
+        }
+        self.omitted = now;
     }
 
     fn read(&mut self, most: usize, take: &mut impl FnMut(Found)) -> Progress {
@@ -204,18 +246,20 @@ impl RingReader {
     }
 
     fn clear(&mut self) {
-        for word in [
+        let positions = [
             self.ring.head,
             self.ring.base,
             self.ring.begun,
             self.ring.lost,
             self.ring.tail,
-        ] {
+        ];
+        for word in positions.into_iter().chain(self.ring.omitted) {
             // A word that was never written is only read: a write would allocate its page.
             if word.load(Ordering::Relaxed) != 0 {
                 word.store(0, Ordering::Relaxed);
             }
         }
         (self.tail, self.number) = (0, 0);
+        self.omitted = [0; CLASSES];
     }
 }

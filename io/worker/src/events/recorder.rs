@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::json;
 use super::open_flows::OpenFlows;
-use super::reader::Found;
+use super::reader::{EventReader, Found};
 use super::record::EventRecord;
 
 /// Numbers the events of all workers, and writes their records.
@@ -37,7 +37,7 @@ pub struct Record<'a> {
     pub kind: &'static str,
     /// Protocol of the flow; `None` for records about no flow.
     pub protocol: Option<EgressProtocol>,
-    /// The event; `None` for `start`, `end`, `lost` and `gap`.
+    /// The event; `None` for `start`, `end`, `lost`, `gap` and `omitted`.
     pub event: Option<FlowEvent>,
     /// The line of JSON, with its line feed.
     pub line: &'a str,
@@ -49,6 +49,13 @@ struct RuleTexts(VecDeque<(u64, Vec<String>)>);
 
 /// Type of the record about lost events.
 pub const GAP: &str = "gap";
+
+/// Type of the record about events that have no records of their own.
+pub const OMITTED: &str = "omitted";
+
+/// Time that passes between two calls of [`Recorder::take_omitted`], so that the numbers of omitted events are not as many
+/// records as the events.
+pub const OMITTED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Number of generations of rules whose texts are kept.
 const GENERATIONS: usize = 4;
@@ -114,6 +121,21 @@ impl Recorder {
                     line: &self.line,
                 }
             }
+        }
+    }
+
+    /// Passes a record to `take` for each class of events that the workers have omitted since the previous call.
+    pub fn take_omitted(&mut self, reader: &mut EventReader, mut take: impl FnMut(&Record<'_>)) {
+        for (class, count) in reader.take_omitted().into_iter().filter(|(_, count)| *count > 0) {
+            let number = self.number();
+            json::omitted(&mut self.line, number, json::now(), class, count);
+            take(&Record {
+                numbers: (number, number),
+                kind: OMITTED,
+                protocol: None,
+                event: None,
+                line: &self.line,
+            });
         }
     }
 

@@ -22,7 +22,7 @@ impl Writer {
     #[must_use]
     pub fn new(setup: &EventSetup, worker: WorkerId, generation: u64) -> Self {
         let event = Arc::new(setup.doorbell.try_clone().expect("a descriptor"));
-        let (writer, doorbell) = connect(&setup.rings, worker, &event, generation).expect("a worker");
+        let (writer, doorbell) = connect(&setup.rings, worker, &event, generation, None).expect("a worker");
         Self { writer, doorbell }
     }
 

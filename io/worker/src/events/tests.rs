@@ -27,7 +27,7 @@ impl Pair {
             ..EventSetup::new(1, 1).unwrap()
         };
         let event = Arc::new(setup.doorbell.try_clone().unwrap());
-        let (writer, doorbell) = connect(&setup.rings, WorkerId(1), &event, 7).unwrap();
+        let (writer, doorbell) = connect(&setup.rings, WorkerId(1), &event, 7, None).unwrap();
         let reader = EventReader::new(setup);
         reader.set_used(true);
         Self {
@@ -45,7 +45,7 @@ impl Pair {
             ..pair.reader.setup.try_clone().unwrap()
         };
         let event = Arc::new(setup.doorbell.try_clone().unwrap());
-        (pair.writer, pair.doorbell) = connect(&setup.rings, WorkerId(1), &event, 7).unwrap();
+        (pair.writer, pair.doorbell) = connect(&setup.rings, WorkerId(1), &event, 7, None).unwrap();
         pair.reader = EventReader::new(setup);
         pair.reader.set_used(true);
         pair
@@ -109,6 +109,82 @@ fn closed(announced: bool) -> FlowEventKind {
         traffic: Traffic { up: 1, down: 2 },
         age: Duration::from_millis(1),
         announced,
+    }
+}
+
+/// Reports `count` events of this kind at a time, and returns the number of those that are kept.
+fn kept_at(pair: &mut Pair, at: u64, count: usize, came_in: bool, kind: FlowEventKind) -> usize {
+    let mut event = event(9, kind);
+    (event.at, event.ends.came_in) = (Instant(at), came_in);
+    (0..count)
+        .filter(|_| pair.writer.report(&event) == Reported::Kept)
+        .count()
+}
+
+#[test]
+fn refusals_and_further_peers_are_limited_in_each_direction() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut pair = Pair::new(64_000);
+    for kind in [REFUSED, FlowEventKind::Peer { target: None }] {
+        for came_in in [false, true] {
+            assert_eq!(kept_at(&mut pair, SECOND, 5000, came_in, kind), 1000);
+            // Two hundred milliseconds later.
+            assert_eq!(kept_at(&mut pair, SECOND / 5 * 6, 5000, came_in, kind), 200);
+        }
+    }
+    let omitted =
+        [(false, false), (false, true), (true, false), (true, true)].map(|(is_refusal, came_in)| {
+            let class = OmittedClass { is_refusal, came_in };
+            (class, 10_000 - 1200)
+        });
+    pair.read();
+    assert!(!pair.reader.wait(), "the numbers were not taken");
+    assert_eq!(pair.reader.take_omitted(), omitted);
+    assert_eq!(pair.reader.take_omitted().map(|(_, count)| count), [0; 4]);
+    // Other events are not limited.
+    assert_eq!(kept_at(&mut pair, SECOND, 5000, false, OPENED), 5000);
+    assert_eq!(kept_at(&mut pair, SECOND, 5000, false, closed(true)), 5000);
+}
+
+#[test]
+fn numbers_of_omitted_events_outlive_the_engine() {
+    let mut pair = Pair::new(64_000);
+    pair.read();
+    assert!(pair.reader.wait());
+    kept_at(&mut pair, 5, 1500, false, REFUSED);
+    pair.doorbell.notify();
+    assert!(pair.is_notified());
+    pair.read();
+    assert!(!pair.reader.wait());
+    assert_eq!(pair.reader.take_omitted()[2].1, 500);
+    assert!(pair.reader.wait());
+    // An omitted event alone is notified, too.
+    kept_at(&mut pair, 5, 7, false, REFUSED);
+    pair.doorbell.notify();
+    assert!(pair.is_notified());
+    pair.reader.finish(|_| ());
+    assert_eq!(pair.reader.take_omitted()[2].1, 7);
+    assert_eq!(pair.reader.take_omitted()[2].1, 0);
+    assert!(pair.reader.wait());
+}
+
+#[test]
+fn numbers_of_omitted_events_that_no_worker_writes_are_bounded() {
+    let mut pair = Pair::new(64);
+    for value in [5, 3, u64::MAX, 0] {
+        pair.writer.ring.omitted[2].store(value, Ordering::Relaxed);
+        let [_, _, (_, count), _] = pair.reader.take_omitted();
+        assert!(count <= 1 << 32, "{count}");
+    }
+    assert_eq!(pair.reader.take_omitted()[2].1, 0);
+}
+
+#[test]
+fn limit_is_that_of_new_flows_if_it_is_lower() {
+    for (rate, expected) in [(Some(7), 7), (Some(0), 1), (Some(2000), 1000), (None, 1000)] {
+        let mut pair = Pair::new(64_000);
+        pair.writer.gate = OmissionGate::new(rate);
+        assert_eq!(kept_at(&mut pair, 1_000_000_000, 5000, false, REFUSED), expected);
     }
 }
 
@@ -326,7 +402,7 @@ fn events_of_an_engine_that_has_exited_are_read_and_an_incomplete_one_is_lost() 
     assert_eq!(pair.writer.ring.head.load(Ordering::Relaxed), 0);
     assert_eq!(words[0].load(Ordering::Relaxed), READS);
     let event_fd = Arc::new(pair.reader.setup.doorbell.try_clone().unwrap());
-    (pair.writer, _) = connect(&pair.reader.setup.rings, WorkerId(1), &event_fd, 8).unwrap();
+    (pair.writer, _) = connect(&pair.reader.setup.rings, WorkerId(1), &event_fd, 8, None).unwrap();
     pair.writer.report(&event(5, OPENED));
     assert_eq!(pair.slots(), [Some(5)]);
 }

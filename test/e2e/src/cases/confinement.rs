@@ -4,8 +4,9 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use rustix::mount::mount_bind;
 
 use super::{expect, tcp_server};
@@ -23,6 +24,10 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("confinement.keep-capabilities", 20, keep_capabilities)
             .caller(Caller::Root("others have none to keep")),
         Case::new("confinement.without-user-namespaces", 20, without_user_namespaces),
+        Case::new("confinement.cgroups-read-only", 30, cgroups_read_only),
+        Case::new("confinement.cgroup-of-the-host", 30, cgroup_of_the_host)
+            .caller(Caller::Root("it makes a cgroup")),
+        Case::new("confinement.one-user-namespace", 20, one_user_namespace),
         Case::new("confinement.capabilities-inside", 60, capabilities_inside),
         Case::new("confinement.set-user-id", 20, set_user_id)
             .caller(Caller::Root("it makes a set-user-ID program")),
@@ -158,6 +163,131 @@ fn without_user_namespaces(context: &Context) -> Result<()> {
     );
     let output = with("--quiet --keep-capabilities")?;
     ensure!(output.status.success(), "{output:?}");
+    Ok(())
+}
+
+/// Shell commands that print each mount of a cgroup file system that is writable, or that the command makes writable or
+/// removes.
+const CGROUPS: &str = r#"
+    found=0
+    for point in $(awk '$3 ~ /^cgroup2?$/ { print $2 }' /proc/mounts); do
+        found=1
+        is_writable() { awk -v point=$point '$2 == point && $4 !~ /^ro(,|$)/' /proc/mounts | grep -q .; }
+        is_writable && echo "$point is writable"
+        mount -o remount,bind,rw $point 2> /dev/null
+        is_writable && echo "$point was made writable"
+        umount -l $point 2> /dev/null && echo "$point was removed"
+        mount --bind $point /mnt && mount -o remount,bind,rw /mnt 2> /dev/null && echo "a copy of $point is writable"
+    done
+    echo "found $found"
+"#;
+
+/// Tests that the cgroups of the host are read-only for the command, and stay so, in namespaces of its own as well.
+fn cgroups_read_only(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    // The host of the test may have mounted none. An unprivileged user cannot mount those of the host's cgroup namespace.
+    let mounts = std::fs::read_to_string("/proc/mounts")?;
+    let is_there = mounts.lines().any(|line| {
+        line.split(' ')
+            .nth(2)
+            .is_some_and(|kind| kind.starts_with("cgroup"))
+    });
+    let expected = if is_there { "found 1" } else { "found 0" };
+    super::tmpfs(Path::new("/run"))?;
+    std::fs::write("/run/cgroups", CGROUPS)?;
+    expect(&network.run().shell("exec sh /run/cgroups").text()?, expected)?;
+    let inner = "exec unshare --user --map-root-user --mount sh /run/cgroups";
+    expect(&network.run().shell(inner).text()?, expected)
+}
+
+/// A cgroup of the host with one process; both are removed on drop.
+struct HostGroup {
+    directory: std::path::PathBuf,
+    process: std::process::Child,
+}
+
+impl HostGroup {
+    fn new() -> Result<Self> {
+        let mounts = std::fs::read_to_string("/proc/mounts")?;
+        let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let found = mounts.find(|fields| fields.get(2) == Some(&"cgroup2"));
+        let point = found.context("no cgroup2 is mounted")?[1].to_owned();
+        let directory = Path::new(&point).join(format!("pontoon-e2e-{}", std::process::id()));
+        std::fs::create_dir(&directory)?;
+        let process = Command::new("sleep").arg("60").spawn()?;
+        let group = Self { directory, process };
+        std::fs::write(
+            group.directory.join("cgroup.procs"),
+            group.process.id().to_string(),
+        )?;
+        Ok(group)
+    }
+}
+
+impl Drop for HostGroup {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        // The kernel removes the process from the cgroup a moment later.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.directory).is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Tests that root's command cannot kill or freeze processes in a cgroup of the host, or move there, unless it keeps its
+/// capabilities.
+fn cgroup_of_the_host(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let mut group = HostGroup::new()?;
+    let at = group.directory.display().to_string();
+    for (file, text) in [
+        ("cgroup.kill", "1"),
+        ("cgroup.freeze", "1"),
+        ("cgroup.procs", "0"),
+    ] {
+        let output = network
+            .run()
+            .shell(&format!("echo {text} > {at}/{file}"))
+            .output()?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(error.contains("Read-only file system"), "{file}: {output:?}");
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    ensure!(group.process.try_wait()?.is_none(), "the process was killed");
+    let keeping = network.run().options(["--keep-capabilities"]);
+    keeping.shell(&format!("echo 1 > {at}/cgroup.kill")).text()?;
+    group.process.wait()?;
+    Ok(())
+}
+
+/// Tests that the command runs where there can be no second user namespace, with a warning, or not at all if the sandbox is
+/// required.
+fn one_user_namespace(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let with = |options: &str| {
+        let line = format!(
+            "echo 1 > /proc/sys/user/max_user_namespaces && exec {} run {options} -- ip -o link show tap0",
+            binary(context)?
+        );
+        let mut host = Command::new("unshare");
+        host.args(["--user", "--map-root-user", "sh", "-c", &line]);
+        anyhow::Ok(host.env("PONTOON_DISABLE", "namespaces").output()?)
+    };
+    let cannot = "cannot make a second user namespace: no space left on device";
+    let output = with("")?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && text.contains(cannot), "{output:?}");
+    ensure!(
+        text.contains("so the command can write the cgroups of the user"),
+        "{text}"
+    );
+    let output = with("--require-sandbox")?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    ensure!(!output.status.success() && text.contains(cannot), "{output:?}");
     Ok(())
 }
 

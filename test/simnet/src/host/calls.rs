@@ -1,6 +1,7 @@
 //! Implementation of the engine's trait [`Host`] for the simulated host.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -108,6 +109,10 @@ impl Host for SimHost {
         self.plan.peeks_at_offset
     }
 
+    fn short_peek_is_last(&self, _socket: &SimSocket) -> bool {
+        self.plan.peek_limit.is_none()
+    }
+
     fn tcp_peek(
         &mut self,
         socket: &mut SimSocket,
@@ -118,7 +123,8 @@ impl Host for SimHost {
         if !self.plan.peeks_at_offset && at > DISCARD_AREA {
             self.complain(format!("peeks at {at} where peeks begin at the head"));
         }
-        self.conns[index].peek(at, into, &mut self.wrong)
+        let limit = self.plan.peek_limit.map_or(usize::MAX, NonZeroUsize::get);
+        self.conns[index].peek(at, into, limit, &mut self.wrong)
     }
 
     fn tcp_discard(&mut self, socket: &mut SimSocket, len: u32) -> Result<(), Failure> {

@@ -390,6 +390,7 @@ impl SimConnection {
         &mut self,
         at: u32,
         into: &[VolatileSlice<'_>],
+        limit: usize,
         wrong: &mut Vec<String>,
     ) -> Result<usize, Failure> {
         let from = self.down_head + u64::from(at);
@@ -414,7 +415,9 @@ impl SimConnection {
         }
         let mut done = 0;
         for slice in into {
-            let len = slice.len().min((self.down_tail - from) as usize - done);
+            let len = slice
+                .len()
+                .min(limit.min((self.down_tail - from) as usize) - done);
             slice.copy_from(&pattern::bytes(streams::down(self.port), from + done as u64, len));
             done += len;
         }

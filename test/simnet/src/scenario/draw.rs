@@ -143,6 +143,7 @@ fn host(rng: &mut Rng) -> HostPlan {
         blocks: rng.pick(&[0, 0, 50, 200]),
         block_time: rng.micros(100..=20_000),
         peeks_at_offset: rng.chance(800),
+        peek_limit: None,
         delay: rng.micros(10..=10_000),
         descriptors: 1000,
     }

@@ -1,5 +1,7 @@
 //! Tests of the end of connections: FIN from either side, TIME-WAIT, RST.
 
+use core::num::NonZeroUsize;
+
 use super::*;
 
 /// Returns a connection in TIME-WAIT: the engine's FIN came first. The next sequence numbers are 1002 (guest) and 2
@@ -59,6 +61,47 @@ fn host_closes_first_and_time_wait_acknowledges_again() {
     given.pass(Duration::from_secs(120));
     given.quiet();
     assert_eq!(given.engine.flows(), 0);
+}
+
+/// Returns a connection to a server with this script, on a host of which a peek returns at most 30 bytes.
+fn with_short_peeks(script: Script) -> Given {
+    let host = HostPlan {
+        peek_limit: NonZeroUsize::new(30),
+        ..HostPlan::default()
+    };
+    let mut given = Given::new(config(1500), PLAIN, host);
+    given.host.serve(PORT, ConnectResult::Now, script);
+    given.up(syn());
+    given.down(syn_ack());
+    given.up(up(ACK, 1001, 1));
+    given
+}
+
+#[test]
+fn data_and_fin_behind_a_short_peek_are_sent() {
+    let mut given = with_short_peeks(Script::source(100));
+    given.pass(millis(1));
+    for (at, len) in [(0, 30), (30, 30), (60, 30), (90, 10)] {
+        given.down(down(ACK, at + 1, 1001).carrying(Given::server_bytes(at.into(), len)));
+    }
+    given.down(down(ACK.and(FIN), 101, 1001));
+    given.quiet();
+    given.up(up(ACK, 1001, 102));
+    given.up(up(ACK.and(FIN), 1001, 102));
+    given.down(down(ACK, 102, 1002));
+    given.quiet();
+}
+
+#[test]
+fn data_behind_a_short_peek_is_sent_without_an_event() {
+    let mut given = with_short_peeks(Script {
+        send: 100,
+        ..Script::SINK
+    });
+    given.pass(millis(1));
+    assert_eq!(take_bytes(&mut given), 100);
+    given.up(up(ACK, 1001, 101));
+    given.quiet();
 }
 
 #[test]

@@ -231,6 +231,10 @@ impl Host for HostileHost<'_> {
         self.peeks_at_offset
     }
 
+    fn short_peek_is_last(&self, _socket: &HeldSocket) -> bool {
+        true
+    }
+
     fn tcp_peek(
         &mut self,
         socket: &mut HeldSocket,

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use crate::cases::shell::Shell;
 use crate::case::{Context, Family};
 use crate::cases::expect;
+use crate::cases::shell::Shell;
 use crate::guest::tcp;
 use crate::network::Network;
 

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use crate::cases::shell::Shell;
 use crate::carrier::{Framing, dial};
 use crate::case::{Context, Family};
 use crate::cases::lifecycle::nothing_left;
+use crate::cases::shell::Shell;
 use crate::cases::{expect, tcp_server, udp_server};
 use crate::guest::tcp;
 use crate::machine::TapGuest;

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use anyhow::{Result, ensure};
 use pontoon_netns::{add_address, ip};
 
-use crate::cases::shell::Shell;
 use crate::case::{Context, Family};
 use crate::cases::expect;
+use crate::cases::shell::Shell;
 use crate::network::Network;
 use crate::server;
 

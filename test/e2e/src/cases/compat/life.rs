@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::cases::shell::Shell;
 use crate::case::{Context, Family};
 use crate::cases::lifecycle::nothing_left;
+use crate::cases::shell::Shell;
 use crate::cases::{expect, tcp_server};
 use crate::machine::DIRECTORY;
 use crate::network::Network;
