@@ -19,10 +19,6 @@ pub struct GuestNamespaces {
     owner: Option<File>,
     /// PID namespace of the guest; `None` if it is this process's own, or not known.
     pid: Option<File>,
-    /// This process's own user namespace, if neither `owner` nor `pid` is known: a process of the guest leaves the network
-    /// namespace by one of its own in a user namespace of its own, so that clients in each user namespace below this one are
-    /// refused.
-    above: Option<File>,
 }
 
 /// Device and inode number, which identify a namespace.
@@ -50,23 +46,19 @@ impl GuestNamespaces {
     /// # Errors
     /// The process has exited, or this process may not inspect it.
     pub fn new(network: File, process: Option<Pid>) -> io::Result<Self> {
-        let own = |kind: &str| File::open(format!("/proc/self/ns/{kind}"));
-        let user = own("user")?;
-        let owner = other_than(id(&user)?, related(&network, NS_GET_USERNS)?)?;
+        let own = |kind: &str| id(&File::open(format!("/proc/self/ns/{kind}"))?);
+        let owner = related(&network, NS_GET_USERNS)?;
         let pid = process.map(|process| open(process, "pid")).transpose()?;
-        let pid = other_than(id(&own("pid")?)?, pid)?;
         Ok(Self {
             network,
-            above: (owner.is_none() && pid.is_none()).then_some(user),
-            owner,
-            pid,
+            owner: other_than(own("user")?, owner)?,
+            pid: other_than(own("pid")?, pid)?,
         })
     }
 
     /// Returns true if the peer of `socket`, an accepted Unix stream, is in the guest: it connected by a socket of the guest's
     /// network namespace, or the process that connected is in the guest's network namespace, in its user namespace or PID
-    /// namespace, or in a descendant of these. If only the guest's network namespace is known, it returns true for each peer
-    /// in a user namespace below this process's own as well, because that may be a process of the guest.
+    /// namespace, or in a descendant of these.
     ///
     /// # Errors
     /// The process cannot be inspected, for example because it has exited.
@@ -103,8 +95,8 @@ impl GuestNamespaces {
         }
     }
 
-    /// Returns true if an accepted socket is in the guest's network namespace, or in one whose owner is a user namespace that
-    /// [`Self::holds_user`] refuses. The kernel creates the accepted socket in the network namespace of the socket that
+    /// Returns true if an accepted socket is in the guest's network namespace, or in one whose owner is the guest's user
+    /// namespace or a descendant of it. The kernel creates the accepted socket in the network namespace of the socket that
     /// connected (`unix_stream_connect`), so the result depends neither on the process that has that socket now, nor on
     /// whether the connecting process still runs.
     fn holds_socket(&self, socket: impl AsFd) -> io::Result<bool> {
@@ -114,18 +106,9 @@ impl GuestNamespaces {
         if id(&network)? == id(&self.network)? {
             return Ok(true);
         }
-        match related(&network, NS_GET_USERNS)? {
-            Some(user) => self.holds_user(user),
-            None => Ok(false),
-        }
-    }
-
-    /// Returns true if a user namespace is that of the guest or a descendant of it, or if it may be one.
-    fn holds_user(&self, user: File) -> io::Result<bool> {
-        match (&self.owner, &self.above) {
-            (Some(guest), _) => is_within(user, guest),
-            (None, Some(own)) => Ok(id(&user)? != id(own)? && is_within(user, own)?),
-            (None, None) => Ok(false),
+        match (&self.owner, related(&network, NS_GET_USERNS)?) {
+            (Some(guest), Some(user)) => is_within(user, guest),
+            (None, _) | (_, None) => Ok(false),
         }
     }
 
@@ -134,13 +117,14 @@ impl GuestNamespaces {
         if id(&open(pid, "net")?)? == id(&self.network)? {
             return Ok(true);
         }
-        if (self.owner.is_some() || self.above.is_some()) && self.holds_user(open(pid, "user")?)? {
-            return Ok(true);
+        for (guest, kind) in [(&self.owner, "user"), (&self.pid, "pid")] {
+            if let Some(guest) = guest
+                && is_within(open(pid, kind)?, guest)?
+            {
+                return Ok(true);
+            }
         }
-        match &self.pid {
-            Some(guest) => is_within(open(pid, "pid")?, guest),
-            None => Ok(false),
-        }
+        Ok(false)
     }
 }
 

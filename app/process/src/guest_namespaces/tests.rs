@@ -27,7 +27,6 @@ fn process_of_the_own_namespaces_is_within_them_and_in_no_descendant() {
         network: own("uts"),
         owner: Some(own("uts")),
         pid: Some(own("uts")),
-        above: None,
     };
     for kind in ["user", "pid"] {
         assert!(is_within(own(kind), &own(kind)).unwrap());
@@ -204,32 +203,6 @@ fn process_of_the_own_user_namespace_is_not_of_the_guest() {
     });
 }
 
-/// A process of a guest whose network namespace belongs to the user namespace of this process can leave both without any
-/// capability.
-#[test]
-fn process_below_the_own_user_namespace_is_refused_if_only_the_network_namespace_is_known() {
-    let name = "guest_namespaces::tests::\
-        process_below_the_own_user_namespace_is_refused_if_only_the_network_namespace_is_known";
-    with_guest(name, |path, listener, _, _| {
-        enter_new()?;
-        let network = own("net");
-        unshare(UnshareFlags::NEWNET)?;
-        let namespaces = GuestNamespaces::new(network, None)?;
-        let mut right = namespaces.owner.is_none();
-        right &= !holds(&namespaces, path, listener, Way::Below(0))?;
-        for deep in [1, 2] {
-            right &= holds(&namespaces, path, listener, Way::Below(deep))?;
-        }
-        // A guest with a PID namespace is recognized by that.
-        let known = GuestNamespaces {
-            pid: Some(own("uts")),
-            above: None,
-            ..namespaces
-        };
-        Ok(right && !holds(&known, path, listener, Way::Below(1))?)
-    });
-}
-
 /// A process that has no id in this process's PID namespace is outside every guest that has a PID namespace.
 #[test]
 fn process_without_id_is_refused_unless_the_guest_has_a_pid_namespace() {
@@ -243,7 +216,6 @@ fn process_without_id_is_refused_unless_the_guest_has_a_pid_namespace() {
                 network: network.try_clone().unwrap(),
                 owner: None,
                 pid,
-                above: None,
             };
             let served = with(Some(own("uts"))).holds_peer(&socket).ok() == Some(false);
             u8::from(!(served && with(None).holds_peer(&socket).is_err()))
