@@ -54,7 +54,7 @@ fn datagrams_of_peers_that_new_rules_deny_are_dropped() {
     assert!(matches!(fixture.send(UDP, "192.0.2.2:7"), Fate::Out(_)));
 }
 
-/// A peer represents all ports of its address unless the option `--udp-filter` says otherwise.
+/// With `--udp-filter address` a peer represents all ports of its address.
 #[test]
 fn datagrams_from_ports_that_new_rules_deny_are_dropped() {
     for filter in [UdpFilter::Address, UdpFilter::AddressPort, UdpFilter::Endpoint] {
