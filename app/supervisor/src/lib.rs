@@ -18,7 +18,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use ipnet::IpNet;
-use pontoon_control::role::Role;
 use pontoon_engine::Config;
 use pontoon_engine::address_plan::AddressPlan;
 use pontoon_process::child::background::{self, Background, Side};
@@ -54,6 +53,7 @@ pub mod log_file;
 pub mod options;
 pub mod policy;
 pub mod publish;
+mod setup;
 mod statistics;
 mod watch;
 
@@ -71,7 +71,6 @@ use host::address_watch::AddressWatch;
 use host::file_watch::FileWatch;
 use host::resolv::{Resolv, ResolvWatch};
 use options::{Guest, Machine, MachineSocket, Resolvers};
-use publish::Ports;
 use statistics::Statistics;
 use watch::{GuestKind, Watch};
 
@@ -90,10 +89,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         Some(Side::Child(background)) => Some(background),
         None => None,
     };
-    output::prepare();
-    if let Some(to) = &options.log_file {
-        to.begin(options.timed_log)?;
-    }
+    begin_log(options)?;
     let [ready, exit, decider] = inherited;
     let mut notifier = ReadyNotifier::new(ready, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
@@ -106,7 +102,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     // Children inherit the blocked signals, so that no signal kills one before it handles signals itself.
     let signals = Signals::block(&[]).context("cannot block signals")?;
     let descriptors = descriptor::raise_limit();
-    let ports = publish_ports(options, &host)?;
+    let ports = setup::open_ports(options, &host)?;
     let mut forwards = Forwards::new(host.chosen.plan.clone());
     forwards.change(&[], &options.forwards)?;
     let ifname = ifname(options, &host.chosen);
@@ -120,7 +116,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     );
     let sockets = ports.sockets();
     let statistics = Statistics::open(options.workers, options.rules.clone())?;
-    let events = open_events(options, config.max_flows, &statistics)?;
+    let events = setup::open_events(options, config.max_flows, &statistics)?;
     let served = ControlSetup {
         statistics: statistics.clone(),
         forwarder: options.resolvers != Resolvers::None,
@@ -129,7 +125,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         events: events.clone(),
         set_log_level,
     };
-    let mut control = open_control(options, served, decider)?;
+    let mut control = setup::open_control(options, served, decider)?;
 
     let _foreground = terminal::Foreground::of_stdin();
     let link = LinkPlan {
@@ -153,17 +149,11 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     refuse_guest(control.as_mut(), &guest)?;
     let sources = config.host;
     let owned = host.watch.owned().to_vec();
-    let mut setup = engine_setup(options, config, owned, statistics.table(), set_log_level)?;
-    setup.events = events.as_ref().map(Events::setup).transpose()?;
+    let (table, read) = (statistics.table(), events.as_ref());
+    let setup = engine_setup(options, config, owned, table, read, set_log_level)?;
     let mut engine = Engine::start(setup, sockets, attachment, statistics, options.require_sandbox)?;
     engine.set_events(events.clone());
-    if let Some(control) = &mut control {
-        if let Some(listeners) = listeners {
-            control.set_guest_listeners(listeners);
-        }
-        // The capture begins before the guest sends a frame, so that all frames are captured.
-        control.serve(&mut |update| engine.send(update), Instant::now());
-    }
+    begin_control(control.as_mut(), listeners, &mut engine);
     if let GuestKind::Command(guest) = &guest {
         guest.prepared()?;
     }
@@ -193,6 +183,26 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     watch.run()
 }
 
+/// Begins the log, in its file if the options name one.
+fn begin_log(options: &GuestOptions) -> Result<(), Error> {
+    output::prepare();
+    match &options.log_file {
+        Some(to) => to.begin(options.timed_log),
+        None => Ok(()),
+    }
+}
+
+/// Makes the guest's listeners known to the control API, and begins the capture: before the guest sends a frame, so that all
+/// frames are captured.
+fn begin_control(control: Option<&mut Control>, listeners: Option<GuestListeners>, engine: &mut Engine) {
+    if let Some(control) = control {
+        if let Some(listeners) = listeners {
+            control.set_guest_listeners(listeners);
+        }
+        control.serve(&mut |update| engine.send(update), Instant::now());
+    }
+}
+
 /// Forks if the options request a process in the background, which keeps the descriptors that the options name.
 fn fork_to_background(options: &GuestOptions, inherited: &[Option<OwnedFd>]) -> Result<Option<Side>, Error> {
     if !options.daemon {
@@ -220,6 +230,7 @@ fn engine_setup(
     config: Config,
     owned: Vec<IpNet>,
     stats: StatsTable,
+    events: Option<&Events>,
     set_log_level: fn(LevelFilter),
 ) -> Result<EngineSetup, Error> {
     let ledger = ledger::SharedLedger::new(options.workers, config.max_flows)
@@ -237,7 +248,7 @@ fn engine_setup(
         outbound: options.outbound.clone(),
         ledger,
         stats,
-        events: None,
+        events: events.map(Events::setup).transpose()?,
         rules_generation: Statistics::FIRST_GENERATION,
         set_log_level,
         decider: options.requires_decider().then(|| DeciderSetup {
@@ -267,62 +278,6 @@ fn begin(guest: &mut GuestKind, signals: &Signals) -> Result<Option<u8>, Error> 
         GuestKind::Machine => {}
     }
     Ok(None)
-}
-
-/// Opens the host sockets of the published ports.
-fn publish_ports(options: &GuestOptions, host: &HostState) -> Result<Ports, Error> {
-    let has_namespace = !matches!(options.guest, Guest::Machine(_));
-    let mut ports = Ports::new(host.chosen.plan.clone()).permitting_auto(has_namespace);
-    ports.set_owned(host.watch.owned());
-    publish::check(&options.publish)?;
-    ports.change(&[], &options.publish).map_err(Error::from)?;
-    Ok(ports)
-}
-
-/// Opens the audit file, and allocates memory for events if there is one or a control socket.
-fn open_events(options: &GuestOptions, flows: u32, statistics: &Statistics) -> Result<Option<Events>, Error> {
-    let is_served = options.control.is_some() || options.control_read.is_some();
-    if options.audit.is_none() && !is_served {
-        return Ok(None);
-    }
-    let audit = options.audit.as_ref();
-    Events::open(options.workers, flows, audit, statistics.clone()).map(Some)
-}
-
-/// Opens the control sockets and the metrics address, and begins the capture, if the options request them. A capture,
-/// and values with `auto`, need the control API even if there is no control socket. `decider` is the descriptor of
-/// `--decider-fd`.
-fn open_control(
-    options: &GuestOptions,
-    served: ControlSetup,
-    decider: Option<OwnedFd>,
-) -> Result<Option<Control>, Error> {
-    let needs_scan = served.ports.needs_scan() || served.forwards.needs_scan();
-    let roles = [(&options.control_read, Role::Read)];
-    let is_served = options.control.is_some()
-        || options.metrics.is_some()
-        || options.slirp_api.is_some()
-        || roles.iter().any(|(path, _)| path.is_some());
-    if !is_served && !needs_scan && options.pcap.is_none() && !options.requires_decider() {
-        return Ok(None);
-    }
-    let mut control = Control::open(options.control.as_deref(), options.metrics.as_ref(), served)?;
-    for (path, role) in roles {
-        if let Some(path) = path {
-            control.open_role(path, role)?;
-        }
-    }
-    if let Some(path) = &options.slirp_api {
-        control.open_slirp_api(path)?;
-    }
-    if let Some(capture) = &options.pcap {
-        control.capture(capture, Instant::now())?;
-    }
-    if options.requires_decider() {
-        let deadline = options.decision_deadline();
-        control.require_decider(options.control_decide.as_deref(), decider, deadline)?;
-    }
-    Ok(Some(control))
 }
 
 /// Returns the engine's link, the IPv6 default route in the guest's namespace that the supervisor adds and removes if

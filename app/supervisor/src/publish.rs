@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pontoon_engine::config::{Protocol, Published, PublishedKey};
 use pontoon_process::error::{Error, reason};
@@ -32,6 +34,28 @@ pub(crate) fn too_many_autos(what: impl Display) -> Error {
         "cannot {what}: there are {MOST_AUTOS} values with 'auto', which is the limit"
     ))
     .advise("several ranges in one value")
+}
+
+/// Time for which a process in the background waits for ports that are in use. Those of an instance whose namespace was removed
+/// a moment ago are about to be closed: Podman starts an instance without waiting for the one before it to exit.
+pub(crate) const RESTART_WAIT: Duration = Duration::from_millis(500);
+
+/// Opens the host sockets of the values of `--publish`, and tries again for the time `wait` while a port is in use.
+///
+/// # Errors
+/// An invalid value, or a port that cannot be opened.
+pub(crate) fn open(ports: &mut Ports, values: &[Publish], wait: Duration) -> Result<(), Error> {
+    check(values)?;
+    let deadline = Instant::now() + wait;
+    loop {
+        match ports.change(&[], values) {
+            Err(PortRefusal::Conflict(_)) if Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            Err(refusal) => return Err(refusal.into()),
+            Ok(_) => return Ok(()),
+        }
+    }
 }
 
 /// Checks that no two values of `--publish` need the same port of the host.

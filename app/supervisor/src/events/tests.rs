@@ -255,22 +255,20 @@ fn flows_of_an_engine_that_has_exited_are_lost() {
 #[test]
 fn lost_events_are_gaps() {
     let mut fixture = Fixture::new();
-    let refused = FlowEventKind::Refused {
-        reason: RefusalReason::Limit,
-    };
-    for _ in 0..SPARE {
-        fixture.report(0, 0, refused);
-    }
     fixture.report(0, 0, OPENED);
+    for _ in 0..2 * SPARE {
+        fixture.report(0, 1, closed(false));
+    }
+    fixture.report(0, 0, closed(true));
     fixture.serve();
     let types = fixture.types();
     let gaps = types.iter().filter(|kind| *kind == "gap").count();
-    assert_eq!((gaps, types.last().unwrap().as_str()), (1, "opened"));
+    assert_eq!((gaps, types.last().unwrap().as_str()), (1, "closed"));
     let last = fixture.records().last().unwrap()["n"].as_u64();
-    assert_eq!(last, Some(SPARE + 2), "each event has a number");
+    assert_eq!(last, Some(2 * SPARE + 3), "each event has a number");
     // A gap behind the last record is found as well.
-    for _ in 0..SPARE {
-        fixture.report(1, 0, refused);
+    for _ in 0..2 * SPARE {
+        fixture.report(1, 1, closed(false));
     }
     fixture.serve();
     assert_eq!(fixture.types().last().unwrap(), "gap");

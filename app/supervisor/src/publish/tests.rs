@@ -146,6 +146,22 @@ fn published_ports_may_be_added_again_and_others_removed() {
 }
 
 #[test]
+fn port_that_another_program_is_about_to_close_is_waited_for() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let values = [parse(&format!("127.0.0.1:{port}:80"))];
+    let mut ports = Ports::new(AddressPlan::usual(true));
+    let error = open(&mut ports, &values, Duration::from_millis(30)).unwrap_err();
+    assert!(error.to_string().contains("address already in use"), "{error}");
+    let closing = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        close_port(taken);
+    });
+    open(&mut ports, &values, Duration::from_secs(10)).unwrap();
+    closing.join().unwrap();
+}
+
+#[test]
 fn duplicate_ports_and_ipv6_ports_without_ipv6_are_refused() {
     let error = check(&[parse("80:80"), parse("127.0.0.1:80:81")]).unwrap_err();
     assert_eq!(

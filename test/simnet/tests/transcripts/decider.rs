@@ -8,6 +8,9 @@ use pontoon_simnet::decider::ScriptedDecider;
 
 use super::*;
 
+/// Limit on the pending decisions about flows of the guest: the rest is for clients.
+const MOST_OF_GUEST: usize = MOST_PENDING / 8 * 7;
+
 /// Returns an engine with servers on the ports 80 to 89 and a decider that gives this answer.
 pub(super) fn deciding(config: Config, answer: Answer) -> (Given, ScriptedDecider) {
     let mut given = given(config, HostPlan::default());
@@ -309,14 +312,14 @@ fn cancel(given: &mut Given, port: u16) {
 #[test]
 fn cancelled_decisions_count_until_their_verdict_or_deadline() {
     let (mut given, decider) = deciding(config(1500), Answer::Later);
-    let most = u16::try_from(MOST_PENDING).unwrap();
+    let most = u16::try_from(MOST_OF_GUEST).unwrap();
     for port in 0..most {
         cancel(&mut given, 1000 + port);
     }
     given.quiet();
     is_refused(&mut given, &dial(1, 80));
     let requests = decider.take();
-    assert_eq!(requests.len(), MOST_PENDING);
+    assert_eq!(requests.len(), MOST_OF_GUEST);
     // A verdict has no effect but room for another request.
     let state = given.verdict(requests[7].token, Verdict::Allow);
     assert_eq!(state, TokenState::Unknown);
@@ -394,14 +397,14 @@ fn limits_apply_after_the_decision() {
 #[test]
 fn flows_beyond_the_limit_on_pending_decisions_are_denied() {
     let (mut given, decider) = deciding(config(1500), Answer::Later);
-    let most = u16::try_from(MOST_PENDING).unwrap();
+    let most = u16::try_from(MOST_OF_GUEST).unwrap();
     for port in 0..most {
         given.up(dial(1000 + port, 80));
     }
     given.quiet();
     is_refused(&mut given, &dial(1, 80));
     let requests = decider.take();
-    assert_eq!(requests.len(), MOST_PENDING);
+    assert_eq!(requests.len(), MOST_OF_GUEST);
     assert_eq!(given.engine.counters().decisions_unavailable, 1);
     // A verdict makes room for another request.
     let state = given.verdict(requests[7].token, Verdict::Deny(Denial::Drop));
@@ -418,7 +421,7 @@ fn pending_decisions_delay_no_established_connection() {
     let decider = ScriptedDecider::new(Answer::Later);
     given.engine.set_decider(Box::new(decider), DEADLINE);
     // One more than may be pending, which is refused.
-    let most = u16::try_from(MOST_PENDING).unwrap();
+    let most = u16::try_from(MOST_OF_GUEST).unwrap();
     for port in 0..=most {
         given.up(dial(20_000 + port, 80));
     }
@@ -432,7 +435,7 @@ fn pending_decisions_delay_no_established_connection() {
         given.counted(one_each);
     }
     assert_eq!(given.now(), begin);
-    assert_eq!(given.engine.pending_decisions(), MOST_PENDING);
+    assert_eq!(given.engine.pending_decisions(), MOST_OF_GUEST);
 }
 
 #[test]
