@@ -66,8 +66,6 @@ pub(crate) enum Load {
     Shared,
     /// It sleeps for most of a minute: runs beside others without taking the place of one.
     Waiting,
-    /// It emulates a processor, which takes most of one core: runs beside one other case of this kind.
-    Emulator,
 }
 
 /// The users that can run a case.
@@ -156,11 +154,6 @@ impl Case {
 
     pub(crate) fn alone(mut self) -> Self {
         self.load = Load::Alone;
-        self
-    }
-
-    pub(crate) fn emulator(mut self) -> Self {
-        self.load = Load::Emulator;
         self
     }
 

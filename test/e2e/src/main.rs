@@ -66,6 +66,8 @@ struct Options {
     binary: Option<String>,
     /// Only cases whose name contains one of these texts are run; all if it is empty.
     filters: Vec<String>,
+    /// Cases whose name begins with one of these texts are not run.
+    excluded: Vec<String>,
     /// True if the names of the cases are printed and no case is run.
     list: bool,
 }
@@ -74,6 +76,7 @@ fn options(arguments: &[String]) -> Result<Options> {
     let mut options = Options {
         binary: None,
         filters: Vec::new(),
+        excluded: Vec::new(),
         list: false,
     };
     let mut direct = false;
@@ -84,6 +87,10 @@ fn options(arguments: &[String]) -> Result<Options> {
                 let path = rest.next().context("--binary needs a path")?;
                 options.binary = Some(as_the_kernel_names(path)?);
             }
+            "--except" => {
+                let prefix = rest.next().context("--except needs the beginning of names")?;
+                options.excluded.push(prefix.clone());
+            }
             "--direct" => direct = true,
             "--list" => options.list = true,
             flag if flag.starts_with('-') => bail!("unknown option {flag}"),
@@ -91,7 +98,7 @@ fn options(arguments: &[String]) -> Result<Options> {
         }
     }
     if options.binary.is_none() && !direct && !options.list {
-        bail!("usage: pontoon-e2e (--binary PATH | --direct) [--list] [FILTER...]");
+        bail!("usage: pontoon-e2e (--binary PATH | --direct) [--list] [--except PREFIX]... [FILTER...]");
     }
     Ok(options)
 }

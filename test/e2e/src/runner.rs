@@ -23,9 +23,6 @@ use crate::{Options, cases, run, sys};
 /// Number of [`Load::Shared`] cases that run side by side. Many of them sleep until a timer expires.
 const BESIDE: usize = 12;
 
-/// Number of [`Load::Emulator`] cases that run side by side: the machines that run this in public have two cores.
-const EMULATORS: usize = 2;
-
 /// Flaky cases that a run may have. More of them are a defect of the program or of the tests rather than noise.
 const MAX_FLAKY: u32 = 2;
 
@@ -51,11 +48,16 @@ struct Tally {
 /// Runs the cases that `options` select; returns true if the run has passed, see [`Tally::has_passed`].
 pub(crate) fn run_list(options: &Options) -> Result<bool> {
     let wanted = |case: &Case| {
-        options.filters.is_empty()
+        let is_selected = options.filters.is_empty()
             || options
                 .filters
                 .iter()
-                .any(|filter| case.name.contains(filter.as_str()))
+                .any(|filter| case.name.contains(filter.as_str()));
+        is_selected
+            && !options
+                .excluded
+                .iter()
+                .any(|prefix| case.name.starts_with(prefix.as_str()))
     };
     let cases: Vec<Case> = cases::all().into_iter().filter(wanted).collect();
     if options.list {
@@ -74,25 +76,19 @@ pub(crate) fn run_list(options: &Options) -> Result<bool> {
         Ok(())
     };
     let of = |load| cases.iter().filter(move |case| case.load == load);
-    let side_by_side = |load, number| {
-        let mut cases: Vec<&Case> = of(load).collect();
-        // The longest start first.
-        cases.sort_by_key(|case| std::cmp::Reverse(case.deadline));
-        let queue = Mutex::new(VecDeque::from(cases));
-        let next = || queue.lock().ok()?.pop_front();
-        std::thread::scope(|scope| {
-            for _ in 0..number {
-                scope.spawn(|| std::iter::from_fn(next).try_for_each(first));
-            }
-        });
-    };
+    let mut beside: Vec<&Case> = of(Load::Shared).collect();
+    // The longest start first.
+    beside.sort_by_key(|case| std::cmp::Reverse(case.deadline));
+    let queue = Mutex::new(VecDeque::from(beside));
+    let next = || queue.lock().ok()?.pop_front();
     std::thread::scope(|scope| {
         for case in of(Load::Waiting) {
             scope.spawn(move || first(case));
         }
-        side_by_side(Load::Shared, BESIDE);
+        for _ in 0..BESIDE {
+            scope.spawn(|| std::iter::from_fn(next).try_for_each(first));
+        }
     });
-    side_by_side(Load::Emulator, EMULATORS);
     of(Load::Alone).try_for_each(first)?;
     let mut tally = std::mem::take(&mut *locked(&tally)?);
     let mut flaky = Vec::new();

@@ -43,7 +43,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(Case::new("qemu.vhost-user.two-queues", 90, two_queues));
     cases
         .into_iter()
-        .map(|case| case.emulator().pontoon_only())
+        .map(|case| case.alone().pontoon_only())
         .collect()
 }
 
