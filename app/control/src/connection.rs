@@ -149,24 +149,30 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Appends the next part of the streamed body to the unsent bytes, unless too many of them wait already.
+    /// Sends the next parts of the streamed body, until there is none, or unsent bytes wait.
     fn continue_stream(&mut self, service: &mut S, now: Instant) {
-        if self.unsent.len() >= STREAM_BUFFER {
-            return;
-        }
-        let Some(mut source) = self.stream.take() else {
-            return;
-        };
-        if self.unsent.is_empty() {
-            // The client has read everything so far: the timeout begins with the next part.
-            self.since = now;
-        }
-        let mut part = Vec::new();
-        let state = source(service, &mut part, now);
-        self.unsent.extend(part);
-        match state {
-            StreamState::Open => self.stream = Some(source),
-            StreamState::Complete => self.closing = true,
+        while self.unsent.len() < STREAM_BUFFER
+            && let Some(mut source) = self.stream.take()
+        {
+            if self.unsent.is_empty() {
+                // The client has read everything so far: the timeout begins with the next part.
+                self.since = now;
+            }
+            let mut part = Vec::new();
+            let state = source(service, &mut part, now);
+            let is_last = part.is_empty();
+            self.unsent.extend(part);
+            match state {
+                StreamState::Open => self.stream = Some(source),
+                StreamState::Complete => self.closing = true,
+            }
+            if is_last {
+                return;
+            }
+            self.send(now);
+            if !self.unsent.is_empty() {
+                return;
+            }
         }
     }
 
@@ -181,6 +187,9 @@ impl<S> Connection<S> {
             self.receive(now);
         }
         self.send(now);
+        if self.unsent.is_empty() {
+            self.continue_stream(service, now);
+        }
         // A client that does not read its responses gets no further responses.
         if self.unsent.is_empty() && !self.closing && self.waiting.is_none() && self.stream.is_none() {
             match protocol {

@@ -100,8 +100,9 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for which a client of an exchange that makes no progress keeps its place while others wait.
 pub const EXCHANGE_GRACE: Duration = Duration::from_secs(2);
 
-/// Number of unsent bytes at which no further part of a streamed body is requested, because the client does not read.
-pub const STREAM_BUFFER: usize = 256 << 10;
+/// Number of unsent bytes at which no further part of a streamed body is requested, because the client does not read. It is
+/// small, because the source of a stream may remove what is out of date.
+pub const STREAM_BUFFER: usize = 16 << 10;
 
 /// Delay of the next accept after an accept that failed for lack of a descriptor.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);

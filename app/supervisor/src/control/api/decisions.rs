@@ -33,6 +33,9 @@ const MAX_PENDING: usize = 8192;
 /// Limit on the requests that wait for the decider to read them. Further requests are left to their deadline.
 const MAX_QUEUED: usize = 4096;
 
+/// Number of bytes from which on no further line is added to a part of the response.
+const PART: usize = 8 << 10;
+
 /// Limit on the length of a verdict in bytes.
 pub(in crate::control) const MAX_VERDICT: usize = 4096;
 
@@ -149,7 +152,11 @@ pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
             Some((_, Some(false))) => Some(api.confirm_round.ask(&mut api.outbox, now)),
             None => None,
         };
-        api.decisions.take_lines(|line| part.extend(line));
+        while part.len() < PART
+            && let Some(line) = api.decisions.next_line()
+        {
+            part.extend(line);
+        }
         StreamState::Open
     }))
 }
@@ -290,13 +297,6 @@ impl Decisions {
 
     fn is_connected(&self) -> bool {
         self.descriptor || self.stream.strong_count() > 0
-    }
-
-    /// Passes the lines that wait for the decider to `take`.
-    pub(super) fn take_lines(&mut self, mut take: impl FnMut(Vec<u8>)) {
-        for (_, line) in self.queue.drain(..) {
-            take(line);
-        }
     }
 
     /// Returns the next line for the decider.

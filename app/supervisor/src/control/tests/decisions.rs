@@ -299,6 +299,39 @@ fn decider_that_does_not_read_is_disconnected_and_delays_no_other_client() {
     assert_eq!(fixture.updates, [Update::DeciderConnected(false)]);
 }
 
+/// Tests that a decider that reads late receives few requests whose deadline has passed, and all that are pending.
+#[test]
+fn requests_of_the_past_are_not_sent() {
+    const FLOOD: u64 = 4096;
+    let mut fixture = required(None);
+    let decider = decider(&mut fixture);
+    for flood in 0..2 {
+        fixture.wait(DEADLINE);
+        for first in (0..FLOOD).step_by(64) {
+            let tokens = (first..first + 64).map(|token| FLOOD * flood + token);
+            let requests = tokens.map(|token| request(token, EgressProtocol::Tcp));
+            ask(&mut fixture, requests.collect());
+        }
+    }
+    let mut lines = String::new();
+    loop {
+        let (part, ended) = received(&decider);
+        assert!(!ended);
+        if part.is_empty() {
+            break;
+        }
+        lines += &part;
+        fixture.serve();
+    }
+    let tokens = lines.lines().filter_map(|line| {
+        let line: serde_json::Value = serde_json::from_str(line).expect(line);
+        line["token"].as_u64()
+    });
+    let (pending, past): (Vec<_>, Vec<_>) = tokens.partition(|token| *token >= FLOOD);
+    assert!(pending.into_iter().eq(FLOOD..2 * FLOOD));
+    assert!(past.len() < 1500, "{} requests of the past", past.len());
+}
+
 #[test]
 fn verdict_after_the_deadline_is_refused() {
     let mut fixture = required(None);

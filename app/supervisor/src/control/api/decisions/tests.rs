@@ -33,7 +33,7 @@ fn requests_with_the_token_of_a_pending_one_are_ignored() {
         decisions.take_requests(vec![request(1)], now);
     }
     assert_eq!((decisions.pending.len(), decisions.expiries.len()), (1, 1));
-    decisions.take_lines(drop);
+    while decisions.next_line().is_some() {}
     decisions.take_requests(vec![request(1)], now);
     assert_eq!(decisions.next_line(), None, "a second line for the same token");
 }
@@ -47,7 +47,7 @@ fn token_that_is_used_again_takes_no_memory_and_has_a_deadline_of_its_own() {
     for _ in 0..5 * MAX_PENDING {
         now += Duration::from_micros(1);
         decisions.take_requests(vec![request(1)], now);
-        decisions.take_lines(drop);
+        while decisions.next_line().is_some() {}
         // The verdict.
         decisions.pending.remove(&1);
     }
