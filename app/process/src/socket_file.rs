@@ -88,7 +88,12 @@ fn lock_directory(path: &Path) -> Option<DirectoryLock> {
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
-    let deadline = Instant::now() + LOCK_WAIT;
+    let wait = if path.exists() {
+        LOCK_WAIT
+    } else {
+        LOCK_WAIT_WITHOUT_FILE
+    };
+    let deadline = Instant::now() + wait;
     loop {
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Some(DirectoryLock(directory)),
@@ -98,8 +103,12 @@ fn lock_directory(path: &Path) -> Option<DirectoryLock> {
     }
 }
 
-/// Time limit for the lock of a directory. Processes of this program hold it for less than a millisecond.
+/// Time limit for the lock of a directory with a file that may have to be replaced, which is not possible without the lock.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
+
+/// Time limit for the lock if there is no file at the path. Processes of this program hold it for less than a millisecond;
+/// RootlessKit locks the directory of the socket for as long as it runs, and waits for the program.
+const LOCK_WAIT_WITHOUT_FILE: Duration = Duration::from_millis(5);
 
 /// Time between two attempts to lock a directory.
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
@@ -227,6 +236,16 @@ mod tests {
         drop(file);
         assert!(!path.exists());
         drop(start(&path).unwrap());
+    }
+
+    #[test]
+    fn new_file_is_created_at_once_in_a_directory_that_another_program_locks() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let _lock = lock_directory(&path).unwrap();
+        let begin = Instant::now();
+        drop(start(&path).unwrap());
+        assert!(begin.elapsed() < LOCK_WAIT / 2, "{:?}", begin.elapsed());
     }
 
     #[test]
