@@ -20,6 +20,24 @@ pub(crate) struct Spec<K> {
     pub(crate) has_argument: bool,
 }
 
+/// Returns an option without an argument.
+pub(crate) const fn flag<K: Copy>(key: K, short: Option<u8>, long: &'static str) -> Spec<K> {
+    Spec {
+        key,
+        short,
+        long,
+        has_argument: false,
+    }
+}
+
+/// Returns an option with an argument.
+pub(crate) const fn with_argument<K: Copy>(key: K, short: Option<u8>, long: &'static str) -> Spec<K> {
+    Spec {
+        has_argument: true,
+        ..flag(key, short, long)
+    }
+}
+
 /// Permitted order of options and operands in a command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use super::getopt::{Getopt, Order, Spec};
+use super::getopt::{Getopt, Order, Spec, flag, with_argument};
 use super::{Failure, Translation};
 use given::{Given, Level};
 
@@ -142,22 +142,6 @@ const SPECS: &[Spec<Key>] = &[
     with_argument(Key::Refused(text::CONF_PATH), Some(b'c'), "conf-path"),
     flag(Key::Ignored("chroot-fallback"), None, "chroot-fallback"),
 ];
-
-const fn flag(key: Key, short: Option<u8>, long: &'static str) -> Spec<Key> {
-    Spec {
-        key,
-        short,
-        long,
-        has_argument: false,
-    }
-}
-
-const fn with_argument(key: Key, short: Option<u8>, long: &'static str) -> Spec<Key> {
-    Spec {
-        has_argument: true,
-        ..flag(key, short, long)
-    }
-}
 
 /// Translates a command line of pasta. Error texts and the usage name the program `program`.
 pub(super) fn translate(program: &str, arguments: Vec<OsString>) -> Result<Translation, Failure> {

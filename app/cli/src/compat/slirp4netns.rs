@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use super::getopt::{Getopt, Order, Spec};
+use super::getopt::{Getopt, Order, Spec, flag, with_argument};
 use super::{Failure, Translation};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,22 +54,6 @@ const SPECS: &[Spec<Key>] = &[
     with_argument(Key::MacAddress, None, "macaddress"),
     with_argument(Key::TargetType, None, "target-type"),
 ];
-
-const fn flag(key: Key, short: Option<u8>, long: &'static str) -> Spec<Key> {
-    Spec {
-        key,
-        short,
-        long,
-        has_argument: false,
-    }
-}
-
-const fn with_argument(key: Key, short: Option<u8>, long: &'static str) -> Spec<Key> {
-    Spec {
-        has_argument: true,
-        ..flag(key, short, long)
-    }
-}
 
 /// Version of slirp4netns whose options are supported. Callers compare it with the first version that has an option.
 const EMULATED: &str = "1.3.2";

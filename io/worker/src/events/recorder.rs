@@ -39,7 +39,7 @@ pub struct Record<'a> {
     pub protocol: Option<EgressProtocol>,
     /// The event; `None` for `start`, `end`, `lost`, `gap` and `omitted`.
     pub event: Option<FlowEvent>,
-    /// The line of JSON, with its line feed.
+    /// The record as a line of JSON, with the newline at its end.
     pub line: &'a str,
 }
 
