@@ -46,6 +46,16 @@ impl Program {
             .context("the program has no engine process")
     }
 
+    /// Kills the engine, and waits until another one runs.
+    pub(crate) fn kill_engine(&self) -> Result<()> {
+        let engine = self.engine()?;
+        engine.signal(rustix::process::Signal::KILL)?;
+        wait_until("another engine runs", Duration::from_secs(10), || {
+            Ok(self.engine().is_ok_and(|other| other.id() != engine.id()))
+        })?;
+        Ok(())
+    }
+
     /// Returns the running processes of the program.
     pub(crate) fn processes(&self) -> Vec<Process> {
         let binary = self.binary.as_deref().map(std::path::Path::new);

@@ -348,12 +348,7 @@ fn engine_killed(context: &Context) -> Result<()> {
     client.set_read_timeout(Some(Duration::from_secs(20)))?;
     let published = requests.request("in")?;
 
-    let engine = context.program.engine()?;
-    engine.signal(Signal::KILL)?;
-    process::wait_until("another engine runs", Duration::from_secs(10), || {
-        let other = context.program.engine();
-        Ok(other.is_ok_and(|other| other.id() != engine.id()))
-    })?;
+    context.program.kill_engine()?;
     let end = client.read(&mut [0]);
     let is_end = match &end {
         Ok(len) => *len == 0,

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::Signal;
 
 use super::{
     AUDIT, COUNTING, Seen, check_bytes, check_ends, check_numbers, counting_server_at, end, records, start,
@@ -59,12 +58,7 @@ fn run(context: &Context) -> Result<()> {
         let pause = if round == 0 { Duration::from_secs(1) } else { PAUSE };
         // The duration is a condition of the test.
         std::thread::sleep(pause);
-        let engine = context.program.engine()?;
-        engine.signal(Signal::KILL)?;
-        process::wait_until("another engine runs", Duration::from_secs(10), || {
-            let other = context.program.engine();
-            Ok(other.is_ok_and(|other| other.id() != engine.id()))
-        })?;
+        context.program.kill_engine()?;
         expect(&guest.line()?, "reset")?;
     }
     let counts = || -> Result<Vec<u32>> {

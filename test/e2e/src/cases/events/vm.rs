@@ -42,12 +42,7 @@ fn run(context: &Context, framing: Framing, workers: &str) -> Result<()> {
             .enter(|| tcp::command(server, &["send-port", &count]))
     };
     expect(&opens()?, &count)?;
-    let engine = context.program.engine()?;
-    engine.signal(Signal::KILL)?;
-    process::wait_until("another engine runs", Duration::from_secs(10), || {
-        let other = context.program.engine();
-        Ok(other.is_ok_and(|other| other.id() != engine.id()))
-    })?;
+    context.program.kill_engine()?;
     process::wait_until("the guest has a network again", Duration::from_secs(10), || {
         let one = guest
             .namespace
