@@ -9,6 +9,7 @@ use clap::builder::styling::Styles;
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, value_parser};
 use pontoon_control::reply::Level;
 use pontoon_engine::egress::Match;
+use pontoon_process::ready_notify::PidFile;
 use pontoon_relay::Rule;
 use pontoon_relay::proxy::Proxy;
 use pontoon_supervisor::capture::Capture;
@@ -159,6 +160,9 @@ pub(crate) struct ReportArgs {
     /// Write the process id when the network is ready
     #[arg(long, value_name = "FILE")]
     pub(crate) pid_file: Option<PathBuf>,
+    /// Keep the pid file at the end
+    #[arg(long, hide_short_help = true, requires = "pid_file")]
+    pub(crate) keep_pid_file: bool,
     /// Log errors only
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -174,6 +178,16 @@ pub(crate) struct ReportArgs {
         hide_possible_values = true
     )]
     pub(crate) log_format: LogFormat,
+}
+
+impl ReportArgs {
+    /// Returns the file of `--pid-file`.
+    pub(crate) fn pid_file(&self) -> Option<PidFile> {
+        self.pid_file.clone().map(|path| PidFile {
+            path,
+            keep: self.keep_pid_file,
+        })
+    }
 }
 
 #[derive(Args, Debug)]

@@ -127,7 +127,7 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
             at,
             hosts: arguments.metrics_host,
         }),
-        pid_file: arguments.report.pid_file,
+        pid_file: arguments.report.pid_file(),
         log_file: arguments.log_file,
         timed_log: matches!(arguments.report.log_format, LogFormat::Text),
         daemon: false,

@@ -284,6 +284,10 @@ impl Given {
                 words.push(option(name, path));
             }
         }
+        // Callers read the file of an instance that has ended.
+        if self.pid.is_some() {
+            words.push("--keep-pid-file".into());
+        }
     }
 }
 

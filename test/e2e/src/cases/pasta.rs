@@ -1,7 +1,6 @@
 //! Cases about the command line of pasta, as Podman, RootlessKit and users in a shell use it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -146,10 +145,11 @@ fn podman(context: &Context) -> Result<()> {
     let parent = shell.ask("ps -o ppid=,stat= -p $(cat /mnt/pid) | grep -c 's'")?;
     expect(&parent, "1")?;
     shell.run("kill -0 $(cat /mnt/pid); [ -z \"$(jobs -r | grep compat)\" ]")?;
+    let pid = shell.ask("cat /mnt/pid")?;
     shell.run("kill ${COPROC_PID}")?;
     remove()?;
     wait_for_the_end(context)?;
-    ensure!(!Path::new("/mnt/pid").exists(), "the pid file is left");
+    expect(std::fs::read_to_string("/mnt/pid")?.trim(), &pid)?;
     shell.finish()
 }
 
@@ -470,7 +470,7 @@ fn files(context: &Context) -> Result<()> {
         std::fs::metadata("/mnt/pcap")?.len() > 10_000,
         "the capture is short"
     );
-    ensure!(!Path::new("/mnt/pid").exists(), "the pid file is left");
+    expect(std::fs::read_to_string("/mnt/pid")?.trim(), &pid)?;
     drop(shell);
     nothing_left()
 }

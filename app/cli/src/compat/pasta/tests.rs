@@ -75,7 +75,7 @@ fn command_lines_of_known_callers_are_translated() {
         format!(
             "run --attach=/n/x --daemon --addressing=auto {LINK} --map-host=169.254.1.2 {OPEN} --dns-address=169.254.1.1 \
              --disable=ra --publish=8080-8080:80-80/tcp --publish=[::1]:9000-9001:9000-9001/tcp \
-             --publish=127.0.0.1:53-53:5353-5353/udp --quiet --pid-file=/run/p"
+             --publish=127.0.0.1:53-53:5353-5353/udp --quiet --pid-file=/run/p --keep-pid-file"
         )
     );
     // RootlessKit.
@@ -323,7 +323,7 @@ fn options_of_logs_and_files_have_their_counterparts() {
         ("-l /tmp/a,b", "--log-file=/tmp/a,b,size=1048576"),
         ("--log-size 0xa000 --log-file x -l y", "--log-file=y,size=40960"),
         ("-p x --pcap y", "--pcap=y"),
-        ("-P x", "--pid-file=x"),
+        ("-P x", "--pid-file=x --keep-pid-file"),
     ] {
         assert_eq!(
             attached(&format!("-f {given} 17")),
