@@ -47,6 +47,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("podman.sh", include_str!("clients/podman.sh")),
     ("podman-bats.sh", include_str!("clients/podman-bats.sh")),
     ("podman-bench.sh", include_str!("clients/podman-bench.sh")),
+    ("podman-many.sh", include_str!("clients/podman-many.sh")),
     ("rootlesskit.sh", include_str!("clients/rootlesskit.sh")),
     ("slirp4netns.sh", include_str!("clients/slirp4netns.sh")),
 ];

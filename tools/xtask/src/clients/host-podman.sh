@@ -24,10 +24,12 @@ mount -t cgroup2 cgroup /sys/fs/cgroup
 mount -t tmpfs -o mode=1777 clients /var/tmp
 ln -s /mnt/usr/bin/{podman,buildah,bats} /run/column
 
-# The programs of the measurements: qperf in both namespaces, and the sum of the network processes' memory.
+# The programs of the measurements: the stacks, and the figures of the network's processes.
 if [ "$library" = podman-bench ]; then
     mkdir -p /run/stacks/original /run/stacks/ours
     ln -s /run/clients/debian/usr/bin/pasta /run/stacks/original
     ln -s /run/column/pasta /run/stacks/ours
-    socat UNIX-LISTEN:/run/memory.sock,fork,mode=666 SYSTEM:"bash /run/scripts/memory.sh" &
 fi
+case $library in
+    podman-bench | podman-many) socat UNIX-LISTEN:/run/memory.sock,fork,mode=666 SYSTEM:"bash /run/scripts/memory.sh" & ;;
+esac

@@ -48,6 +48,11 @@ network_processes() {
     pgrep -u "$(id -u)" '^(pasta|pontoon|slirp4netns)'
 }
 
+# Prints the figures of memory.sh, which only root can read.
+figures() {
+    socat -T 120 -u UNIX-CONNECT:/run/memory.sock -
+}
+
 no_files() {
     [ -z "$(find "$1" -type f 2>/dev/null)" ] || { find "$1" -type f; return 1; }
 }
