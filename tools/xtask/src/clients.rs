@@ -100,7 +100,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let original = original.map(|path| program(path, "--original")).transpose()?;
     let home = setup::home_of_user()?;
     packages::install(programs::NEEDED)?;
-    let programs = Programs::install(&target().join("clients"))?;
+    let clients: Vec<Client> = chosen.iter().map(|case| case.client).collect();
+    let programs = Programs::install(&target().join("clients"), &clients)?;
     let host = Host::create(programs, home)?;
     if arguments.bench {
         return bench::run(&host, &ours, &arguments.filters);

@@ -1,7 +1,9 @@
 # Prepares the host of podman and buildah, as root: their configuration in /etc/containers, cgroup v2, private /var/tmp.
 mount --make-rshared /
-# podman hides /run from netavark.
-mount --bind /run/clients/podman /mnt
+# The packages are at /mnt because podman hides /run from netavark.
+for variable; do
+    [ "${variable%%=*}" != PODMAN_PACKAGES ] || mount --bind "${variable#*=}" /mnt
+done
 mkdir -p /run/etc/containers
 cp "/mnt/etc/containers/policy.json" /run/etc/containers
 echo 'unqualified-search-registries = []' >/run/etc/containers/registries.conf
