@@ -118,7 +118,7 @@ pub(crate) const CASES: &[Case] = &[
     podman("podman", "starts_in_a_row", 300),
     podman("podman", "starts_at_once", 300),
     podman("podman", "document", 300),
-    podman("podman-reach", "reach", 200),
+    podman("podman-reach", "reach", 400),
     podman("podman-many", "containers_300", 1500),
     podman("podman-bats", "tests_500", 1500),
     podman("podman-bats", "tests_505", 1500),
@@ -136,7 +136,7 @@ pub(crate) const CASES: &[Case] = &[
     podman6("podman", "starts_in_a_row", 300),
     podman6("podman", "starts_at_once", 300),
     podman6("podman", "document", 300),
-    podman6("podman-reach", "reach", 200),
+    podman6("podman-reach", "reach", 400),
     buildah("run", 300),
     buildah("build", 300),
 ];
