@@ -43,10 +43,14 @@ const SCRIPTS: &[(&str, &str)] = &[
     ),
     ("docker.sh", include_str!("clients/docker.sh")),
     ("host-podman.sh", include_str!("clients/host-podman.sh")),
+    ("host-reach.sh", include_str!("clients/host-reach.sh")),
     ("memory.sh", include_str!("clients/memory.sh")),
     ("podman.sh", include_str!("clients/podman.sh")),
     ("podman-bats.sh", include_str!("clients/podman-bats.sh")),
     ("podman-bench.sh", include_str!("clients/podman-bench.sh")),
+    ("podman-many.sh", include_str!("clients/podman-many.sh")),
+    ("podman-reach.sh", include_str!("clients/podman-reach.sh")),
+    ("reach-probe.sh", include_str!("clients/reach-probe.sh")),
     ("rootlesskit.sh", include_str!("clients/rootlesskit.sh")),
     ("slirp4netns.sh", include_str!("clients/slirp4netns.sh")),
 ];
@@ -96,7 +100,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let original = original.map(|path| program(path, "--original")).transpose()?;
     let home = setup::home_of_user()?;
     packages::install(programs::NEEDED)?;
-    let programs = Programs::install(&target().join("clients"))?;
+    let clients: Vec<Client> = chosen.iter().map(|case| case.client).collect();
+    let programs = Programs::install(&target().join("clients"), &clients)?;
     let host = Host::create(programs, home)?;
     if arguments.bench {
         return bench::run(&host, &ours, &arguments.filters);

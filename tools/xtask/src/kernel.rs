@@ -79,7 +79,7 @@ fn once(
 /// Downloads `package` into the directory `at`, and unpacks it in `at/unpacked`.
 fn unpack(package: &DebianPackage, at: &Path) -> Result<()> {
     let DebianPackage { name, suite } = package;
-    packages::configure_apt(at, suite, &["deb"])?;
+    packages::configure_apt(at, &[suite], &["deb"])?;
     let mut fetch = Command::new("sh");
     fetch
         .args([

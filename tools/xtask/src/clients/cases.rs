@@ -11,6 +11,7 @@ pub(crate) enum Client {
     Docker,
     Buildkit,
     Podman,
+    Podman6,
     Buildah,
 }
 
@@ -23,6 +24,7 @@ impl Client {
             Self::Docker => "docker",
             Self::Buildkit => "buildkit",
             Self::Podman => "podman",
+            Self::Podman6 => "podman-6",
             Self::Buildah => "buildah",
         }
     }
@@ -31,6 +33,7 @@ impl Client {
     pub(crate) fn links(self) -> &'static [&'static str] {
         match self {
             Self::Podman | Self::Buildah => &["pasta", "slirp4netns"],
+            Self::Podman6 => &["pasta"],
             _ => &["slirp4netns"],
         }
     }
@@ -115,8 +118,25 @@ pub(crate) const CASES: &[Case] = &[
     podman("podman", "starts_in_a_row", 300),
     podman("podman", "starts_at_once", 300),
     podman("podman", "document", 300),
+    podman("podman-reach", "reach", 400),
+    podman("podman-many", "containers_300", 1500),
     podman("podman-bats", "tests_500", 1500),
     podman("podman-bats", "tests_505", 1500),
+    podman6("podman", "info", 60),
+    podman6("podman", "net", 300),
+    podman6("podman", "options", 300),
+    podman6("podman", "publish", 300),
+    podman6("podman", "states", 300),
+    podman6("podman", "exits", 300),
+    podman6("podman", "restarts", 300),
+    podman6("podman", "pod", 300),
+    podman6("podman", "build", 300),
+    podman6("podman", "bridge", 300),
+    podman6("podman", "pesto", 120),
+    podman6("podman", "starts_in_a_row", 300),
+    podman6("podman", "starts_at_once", 300),
+    podman6("podman", "document", 300),
+    podman6("podman-reach", "reach", 400),
     buildah("run", 300),
     buildah("build", 300),
 ];
@@ -142,6 +162,15 @@ const fn rootlesskit(client: Client, function: &'static str, deadline: u64) -> C
 const fn podman(library: &'static str, function: &'static str, deadline: u64) -> Case {
     Case {
         client: Client::Podman,
+        library,
+        function,
+        deadline,
+    }
+}
+
+const fn podman6(library: &'static str, function: &'static str, deadline: u64) -> Case {
+    Case {
+        client: Client::Podman6,
         library,
         function,
         deadline,

@@ -48,6 +48,11 @@ network_processes() {
     pgrep -u "$(id -u)" '^(pasta|pontoon|slirp4netns)'
 }
 
+# Prints the figures of memory.sh, which only root can read.
+figures() {
+    socat -T 120 -u UNIX-CONNECT:/run/memory.sock -
+}
+
 no_files() {
     [ -z "$(find "$1" -type f 2>/dev/null)" ] || { find "$1" -type f; return 1; }
 }
@@ -361,6 +366,31 @@ bridge() {
     check removed within 5 fails network_processes
     try remove-network podman network rm inner second
     finish
+}
+
+# Ports of a custom network that podman 6 opens with pesto, a client of the socket that pasta creates with `-c`.
+pesto() {
+    prepare || return 0
+    printf '[network]\nrootless_port_forwarder = "pasta"\n' >/tmp/pesto.conf
+    export CONTAINERS_CONF_OVERRIDE=/tmp/pesto.conf
+    try create podman network create --ipv6 inner
+    check forward forwarded
+    podman rm --all --force --time 0
+    refused removed-port get http://127.0.0.1:8080/
+    try remove-network podman network rm inner
+    unset CONTAINERS_CONF_OVERRIDE
+    rm -f /tmp/pesto.conf
+    finish
+}
+
+forwarded() {
+    timeout 40 podman run --detach --name web --network inner -p 8080:80 -p 8080:80/udp test /serve || return 1
+    within 10 ready web || return 1
+    prints guest get http://127.0.0.1:8080/ || return 1
+    prints guest get http://192.0.2.2:7003/ || return 1
+    prints guest get 'http://[fd00:db8::1]:8080/' || return 1
+    prints 192.0.2.2 get http://192.0.2.2:7003/cgi-bin/address || return 1
+    prints ping datagram UDP4:192.0.2.2:7004
 }
 
 # The network of the program slirp4netns, with each of its ports' programs.

@@ -101,15 +101,16 @@ pub(crate) struct Programs {
     /// Lines of package name and version.
     debian: String,
     podman: String,
+    podman6: String,
 }
 
 impl Programs {
-    /// Downloads and builds the programs that the cache directory lacks.
-    pub(crate) fn install(directory: &Path) -> Result<Self> {
+    /// Downloads and builds the programs that the cache directory lacks, and podman 6 if `clients` contains it.
+    pub(crate) fn install(directory: &Path, clients: &[Client]) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let directory = directory.canonicalize()?;
         once(&directory, &format!("debian-{SUITE}"), "debian", |to| {
-            unpack_packages(to, UNPACKED, WITH_OWN_LIBRARIES, "/run/clients/debian")
+            unpack_packages(to, &[SUITE], UNPACKED, WITH_OWN_LIBRARIES, "/run/clients/debian")
         })?;
         once(
             &directory,
@@ -131,6 +132,10 @@ impl Programs {
             build_buildkit(&go, &directory, to)
         })?;
         let podman = podman::install(&directory, &go)?;
+        let podman6 = match clients.contains(&Client::Podman6) {
+            true => podman::install_6(&directory)?,
+            false => String::new(),
+        };
         let bin = directory.join("bin");
         let _ = fs::remove_dir_all(&bin);
         fs::create_dir(&bin)?;
@@ -148,6 +153,7 @@ impl Programs {
             directory,
             debian,
             podman,
+            podman6,
         })
     }
 
@@ -174,6 +180,7 @@ impl Programs {
             Client::Slirp4netns => self.package("slirp4netns"),
             Client::Docker => self.package("docker.io"),
             Client::Podman => version_of(&self.podman, "podman"),
+            Client::Podman6 => version_of(&self.podman6, "podman"),
             Client::Buildah => version_of(&self.podman, "buildah"),
         }
     }
@@ -190,9 +197,14 @@ impl Programs {
             Client::Slirp4netns => ("rootlesskit-v3", "slirp4netns"),
             _ => ("rootlesskit-v3", "rootlesskit-v3/source"),
         };
+        let podman = match client {
+            Client::Podman6 => "podman-6",
+            _ => "podman",
+        };
         vec![
             format!("ROOTLESSKIT=/run/clients/{programs}"),
             format!("SOURCE=/run/clients/{source}"),
+            format!("PODMAN_PACKAGES=/run/clients/{podman}"),
             "TESTS=/run/clients/podman-tests".to_owned(),
         ]
     }
@@ -228,10 +240,16 @@ pub(super) fn once(
     Ok(std::os::unix::fs::symlink(name, link)?)
 }
 
-/// Unpacks Debian packages, and lists their versions in the file `versions`. The programs `patched` use the unpacked
-/// libraries, which the cases see below `seen`.
-pub(super) fn unpack_packages(to: &Path, packages: &[&str], patched: &[&str], seen: &str) -> Result<()> {
-    packages::configure_apt(&to.join("apt"), SUITE, &["deb"])?;
+/// Unpacks Debian packages of `suites`, and lists their versions in the file `versions`. The programs `patched` use the
+/// unpacked libraries, which the cases see below `seen`.
+pub(super) fn unpack_packages(
+    to: &Path,
+    suites: &[&str],
+    packages: &[&str],
+    patched: &[&str],
+    seen: &str,
+) -> Result<()> {
+    packages::configure_apt(&to.join("apt"), suites, &["deb"])?;
     let mut fetch = shell(
         "apt-get update
         apt-get download \"$@\"
@@ -258,7 +276,7 @@ pub(super) fn unpack_packages(to: &Path, packages: &[&str], patched: &[&str], se
 
 /// Unpacks the source package of slirp4netns, which contains its tests.
 fn unpack_source(to: &Path) -> Result<()> {
-    packages::configure_apt(&to.join("apt"), SUITE, &["deb-src"])?;
+    packages::configure_apt(&to.join("apt"), &[SUITE], &["deb-src"])?;
     let mut fetch = shell(
         "apt-get update
         apt-get source --download-only slirp4netns
