@@ -28,6 +28,9 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("compat.pasta.gateway-is-the-hosts-loopback", 40, gateway),
         Case::new("compat.pasta.without-default-route", 30, local),
         Case::new("compat.pasta.no-netns-quit", 30, no_netns_quit),
+        Case::new("compat.pasta.namespace-file-behind-a-link", 30, link),
+        Case::new("compat.pasta.namespace-file-in-a-renamed-directory", 30, renamed),
+        Case::new("compat.pasta.fifo-for-a-namespace", 30, fifo),
         Case::new("compat.pasta.files", 30, files),
         Case::new("compat.pasta.errors", 40, errors),
         Case::new("compat.pasta.killed-daemon", 30, killed),
@@ -430,6 +433,44 @@ fn no_netns_quit(context: &Context) -> Result<()> {
         shell.run("kill -0 $(cat /mnt/pid); kill $(cat /mnt/pid)")?;
         wait_for_the_end(context)?;
     }
+    drop(shell);
+    nothing_left()
+}
+
+/// Tests that a daemon ends with the namespace's file, although it was started with a symbolic link to it.
+fn link(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let mut shell = Shell::start(context)?;
+    mount(&shell.holder()?)?;
+    std::os::unix::fs::symlink(NETNS, "/mnt/link")?;
+    shell.daemon("-q --config-net --netns /mnt/link")?;
+    remove()?;
+    wait_for_the_end(context)?;
+    shell.finish()
+}
+
+/// Tests that a daemon ends when the directory of the namespace's file is renamed: nobody finds it by its path then.
+fn renamed(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let mut shell = Shell::start(context)?;
+    mount(&shell.holder()?)?;
+    shell.run("mkdir /mnt/old && ln -s /mnt/netns /mnt/old/link")?;
+    shell.daemon("-q --config-net --netns /mnt/old/link")?;
+    shell.run("mv /mnt/old /mnt/new")?;
+    wait_for_the_end(context)?;
+    remove()?;
+    shell.finish()
+}
+
+/// Tests that a FIFO in place of a namespace's file is an error, and does not block the program.
+fn fifo(context: &Context) -> Result<()> {
+    let mut shell = Shell::start(context)?;
+    shell.run("mkfifo /mnt/fifo")?;
+    let text = shell.pasta("-q --config-net --netns /mnt/fifo")?;
+    ensure!(
+        text.contains("is not a network namespace") && !text.ends_with("status 0"),
+        "{text}"
+    );
     drop(shell);
     nothing_left()
 }
