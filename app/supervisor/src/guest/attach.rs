@@ -214,7 +214,9 @@ fn watch(path: &Path, files: &mut FileWatch) -> io::Result<()> {
         | inotify::WatchFlags::MOVED_FROM
         | inotify::WatchFlags::DELETE_SELF
         | inotify::WatchFlags::MOVE_SELF;
-    for file in [path, &fs::canonicalize(path)?] {
+    // A path below /proc leads to no file with a path.
+    let behind_links = fs::canonicalize(path).ok();
+    for file in [Some(path), behind_links.as_deref()].into_iter().flatten() {
         let directory = match file.parent() {
             Some(directory) if !directory.as_os_str().is_empty() => directory,
             _ => Path::new("."),
