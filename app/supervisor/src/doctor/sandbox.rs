@@ -74,6 +74,9 @@ fn judge(layers: &[State; 4], reason: Option<&Reason>) -> Vec<Check> {
             }
         };
         let consequence = match name {
+            "sandbox-namespaces" if found.contains("only") => {
+                "an attacker who controls the engine has the rights of its user towards the kernel"
+            }
             "sandbox-namespaces" => "an attacker who controls the engine sees other processes and mounts",
             "sandbox-root" => {
                 "an attacker who controls the engine can reach files, unless Landlock prevents it"

@@ -95,7 +95,10 @@ impl DoctorPlace {
         let text = self.shell.ask(&line)?;
         let (text, status) = text.rsplit_once(' ').context("no status")?;
         ensure!(status != "0", "{arguments} succeeded");
-        let lines: Vec<&str> = text.split_terminator('\u{c}').collect();
+        let lines = text
+            .split_terminator('\u{c}')
+            .filter(|line| !line.starts_with("info: "));
+        let lines: Vec<&str> = lines.collect();
         let [line] = lines.as_slice() else {
             bail!("the error is not one line: {lines:?}");
         };
