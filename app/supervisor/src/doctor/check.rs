@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use pontoon_process::Fix;
-use pontoon_process::error::one_line;
+use pontoon_process::error::{Error, one_line};
+use pontoon_process::{Fix, descriptor};
 use serde::Serialize;
 
 /// Result of a check.
@@ -37,6 +37,20 @@ pub enum Status {
     Loss,
     /// `pontoon run` does not start, or gives the guest no network.
     Failure,
+}
+
+/// Returns the remedy for an error with this text and advice of the command line `arguments`. Without a known remedy it is
+/// the command that shows the failed step.
+pub(super) fn remedy(text: &str, advice: Option<&str>, arguments: &str) -> Fix {
+    let error = Error::new(text);
+    let error = match advice {
+        Some(advice) => error.advise(advice),
+        None => descriptor::explain_exhaustion(error),
+    };
+    match error.parts().1 {
+        Some(advice) => Fix::of_advice(advice),
+        None => Fix::user(format!("strace -f pontoon {arguments}")).or("a report of the error"),
+    }
 }
 
 /// Results of all checks.
@@ -93,13 +107,12 @@ impl Check {
 
     /// Creates the result of a check that could not be completed.
     pub(super) fn incomplete(name: &'static str, error: &str) -> Self {
-        let fix = Fix::user("strace -f pontoon doctor").or("a report of the error");
         Self::finding(
             Status::Loss,
             name,
             format!("the check failed: {error}"),
             "the result is not known",
-            fix,
+            remedy(error, None, "doctor"),
         )
     }
 }
@@ -207,6 +220,15 @@ ping-sockets  loss     refused: permission denied
             ],
         });
         assert_eq!(report, expected);
+    }
+
+    #[test]
+    fn exhausted_descriptors_have_a_remedy() {
+        let remedy = |text: &str, advice| remedy(text, advice, "doctor").command;
+        let more = remedy("cannot make a pipe: too many open files", None);
+        assert!(more.starts_with("prlimit --pid "), "{more}");
+        assert_eq!(remedy("no result within 10 s", None), "strace -f pontoon doctor");
+        assert_eq!(remedy("x", Some("as root: modprobe tun")), "modprobe tun");
     }
 
     #[test]

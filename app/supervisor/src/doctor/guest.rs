@@ -10,6 +10,7 @@ use pontoon_sys::tun::{self, TapOffload};
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
+use super::check::remedy;
 use super::{Check, DEADLINE, Status, features, trial};
 use crate::config::{GUEST_MAC, MOST_MTU};
 use crate::guest::{command, init, tap};
@@ -22,6 +23,9 @@ const DEVICE: &str = "tun-device";
 const NETWORK: &str = "guest-network";
 const PROC: &str = "guest-proc";
 const OFFLOADS: &str = "tap-offloads";
+
+/// Command line whose trace shows the failed step.
+const TRACED: &str = "run true";
 
 /// Error of a step, and its advice.
 type Advised = (String, Option<String>);
@@ -51,7 +55,8 @@ fn judge_device(result: Result<(), Advised>) -> Check {
         Ok(()) => Check::ok(DEVICE, "/dev/net/tun can be opened"),
         Err((found, advice)) => {
             let consequence = "pontoon run does not start; pontoon vm does not use the device";
-            Check::finding(Status::Failure, DEVICE, found, consequence, fix(advice))
+            let remedy = remedy(&found, advice.as_deref(), TRACED);
+            Check::finding(Status::Failure, DEVICE, found, consequence, remedy)
         }
     }
 }
@@ -77,12 +82,13 @@ pub(super) fn checks(disabled: &Disabled) -> Vec<Check> {
 fn judge(result: Result<Prepared, Advised>, disabled: &Disabled) -> Vec<Check> {
     match result {
         Err((found, advice)) => {
+            let remedy = remedy(&found, advice.as_deref(), TRACED);
             let found = Check::finding(
                 Status::Failure,
                 NETWORK,
                 found,
                 "pontoon run does not start",
-                fix(advice),
+                remedy,
             );
             let rest = skipped(NETWORK).into_iter().skip(1);
             [found].into_iter().chain(rest).collect()
@@ -174,14 +180,6 @@ fn prepare(disabled: &Disabled) -> Result<Prepared, Error> {
 fn advised(error: &Error) -> Advised {
     let (what, advice, _) = error.parts();
     (what.to_owned(), advice.map(str::to_owned))
-}
-
-/// Returns the advice of an error as a remedy.
-fn fix(advice: Option<String>) -> Fix {
-    match advice {
-        Some(advice) => Fix::of_advice(&advice),
-        None => Fix::user("strace -f pontoon run true"),
-    }
 }
 
 #[cfg(test)]

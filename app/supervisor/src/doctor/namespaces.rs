@@ -9,6 +9,7 @@ use pontoon_sys::seqpacket;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
+use super::check::remedy;
 use super::{Check, DEADLINE, Status, ids, trial};
 use crate::guest::command::NAMESPACES;
 use crate::guest::handshake::ToGuest;
@@ -61,13 +62,10 @@ pub(super) fn checks() -> Vec<Check> {
 fn judge(attempt: Attempt) -> Vec<Check> {
     match attempt {
         Attempt::Refused { root, reason } => vec![refused(root, &reason)],
-        Attempt::Failed(text) => vec![Check::finding(
-            Status::Failure,
-            NAME,
-            text,
-            CANNOT_START,
-            Fix::user("strace -f pontoon run true"),
-        )],
+        Attempt::Failed(text) => {
+            let fix = remedy(&text, None, "run true");
+            vec![Check::finding(Status::Failure, NAME, text, CANNOT_START, fix)]
+        }
         Attempt::Made {
             root,
             missing,
@@ -101,7 +99,7 @@ fn refused(root: bool, reason: &Reason) -> Check {
     };
     let fix = reason
         .fix()
-        .unwrap_or_else(|| Fix::user("strace -f pontoon run true"));
+        .unwrap_or_else(|| remedy(&reason.what(), None, "run true"));
     let fix = match other {
         Some(other) => fix.or(other),
         None => fix,

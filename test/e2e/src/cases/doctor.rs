@@ -341,7 +341,7 @@ fn stub_resolver(context: &Context) -> Result<()> {
     place.examine()?.expect("resolvers", "ok")
 }
 
-/// Tests 64 descriptors, which leave no room for flows, and six, with which nothing starts.
+/// Tests 64 descriptors, which leave no room for flows, and five, with which nothing starts.
 fn few_descriptors(context: &Context) -> Result<()> {
     let _network = resolved(context)?;
     let mut place = DoctorPlace::of_user(context)?;
@@ -361,7 +361,7 @@ fn few_descriptors(context: &Context) -> Result<()> {
     report.expect("descriptors", "ok")?;
     place.agrees(&report)?;
     let advice = " (try: as root: prlimit --pid ";
-    for (limit, text) in [(10, "leaves no room for flows"), (6, "too many open files")] {
+    for (limit, text) in [(10, "leaves no room for flows"), (5, "too many open files")] {
         place.shell(&format!("ulimit -n {limit}"))?;
         let line = place.failure("run -- true")?;
         ensure!(line.contains(&format!("{text}{advice}")), "{line}");
