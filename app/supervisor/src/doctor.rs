@@ -1,7 +1,7 @@
 //! Diagnosis of the host (`pontoon doctor`): the features that Pontoon uses, the consequence of each missing one, and its
 //! remedy.
 //!
-//! Each check tries its step in a short-lived child process with a deadline ([`trial`]), by the code that `run` and `vm` use,
+//! Each check tries its step in a short-lived child process with a deadline (`trial`), by the code that `run` and `vm` use,
 //! and a function without side effects makes a [`Check`] of the result.
 
 use std::time::Duration;
