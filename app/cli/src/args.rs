@@ -44,6 +44,8 @@ pub(crate) enum Verb {
     Relay(Box<RelayArgs>),
     /// Run with the command line of another program, such as pasta
     Compat(CompatArgs),
+    /// Check what this host permits, and show how to fix what prevents a start
+    Doctor(DoctorArgs),
     /// Compare network stacks on this machine (runs pontoon-bench)
     #[command(disable_help_flag = true)]
     Bench {
@@ -200,6 +202,27 @@ pub(crate) struct CtlArgs {
     pub(crate) json: bool,
     #[command(subcommand)]
     pub(crate) command: CtlCommand,
+}
+
+/// As in [`RUN_HELP`].
+const DOCTOR_HELP: &str = "\
+{about}
+
+{usage-heading} {usage}
+
+{options}
+
+Each check is one line: its name; ok, note, loss, failure or skipped; what was found. Lines with the consequence and the
+fix follow a finding. Run it as the user, and in the container or service, in which Pontoon is to run.
+Exit status: 0 if there is no loss; 1 if Pontoon works with losses; 2 if `pontoon run` does not work, or for wrong usage.
+";
+
+#[derive(Args, Debug)]
+#[command(help_template = DOCTOR_HELP)]
+pub(crate) struct DoctorArgs {
+    /// Print JSON, as docs/doctor.md describes it
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

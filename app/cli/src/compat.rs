@@ -16,6 +16,8 @@ mod links;
 mod pasta;
 mod slirp4netns;
 
+pub(crate) use links::is_pontoon;
+
 /// Program whose command line can be translated.
 struct Tool {
     name: &'static str,
@@ -78,9 +80,13 @@ pub(crate) fn run_as(program: &OsStr, arguments: impl FnOnce() -> Vec<OsString>)
     Some(tool.run(&program.to_string_lossy(), arguments()))
 }
 
+/// Returns the names of the programs.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    TOOLS.iter().map(|tool| tool.name)
+}
+
 /// Verb `pontoon compat`.
 pub(crate) fn compat(arguments: CompatArgs) -> ExitCode {
-    let names = || TOOLS.iter().map(|tool| tool.name);
     match arguments.command {
         None => {
             print(&names().map(|name| format!("{name}\n")).collect::<String>());

@@ -9,6 +9,7 @@ mod args;
 mod bench;
 mod compat;
 mod ctl;
+mod doctor;
 mod log;
 mod relay;
 mod run;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         args::Verb::Top(arguments) => end(top::top(&arguments).map(|()| 0)),
         args::Verb::Relay(arguments) => relay::run(*arguments),
         args::Verb::Compat(arguments) => compat::compat(arguments),
+        args::Verb::Doctor(arguments) => doctor::run(&arguments),
         args::Verb::Bench { arguments } => bench::exec(&arguments),
     }
 }

@@ -41,6 +41,7 @@ pub mod audit;
 pub mod capture;
 pub mod config;
 mod control;
+pub mod doctor;
 mod engine;
 mod events;
 pub mod forward;
@@ -80,6 +81,10 @@ use watch::{GuestKind, Watch};
 /// # Errors
 /// A failure of Pontoon, described in one line; all resources that were created are removed.
 pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
+    serve(options, set_log_level).map_err(descriptor::explain_exhaustion)
+}
+
+fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
     panics::set_hook();
     one_use_each(options)?;
     // SAFETY: this process has opened no descriptor yet, and the options name each number once.

@@ -185,7 +185,8 @@ fn taken(name: &str, error: &io::Error) -> Error {
     }
 }
 
-fn refused(error: &io::Error, queues: u8) -> Error {
+/// Returns the error for a tap that cannot be opened.
+pub(crate) fn refused(error: &io::Error, queues: u8) -> Error {
     if error.kind() == io::ErrorKind::Unsupported {
         let text = format!("cannot use {queues} workers: this kernel's tap has only one queue");
         return Error::new(text).advise("--workers 1");
@@ -194,10 +195,15 @@ fn refused(error: &io::Error, queues: u8) -> Error {
     let text = error.to_string();
     let (step, why) = text.rsplit_once(": ").unwrap_or(("cannot create a tap", &text));
     let plain = Error::io(step, &io::Error::other(why));
-    if error.to_string().starts_with("cannot open") {
+    let denied = io::Error::from_raw_os_error(libc::EPERM).to_string();
+    if text.starts_with("cannot open") {
         return match error.kind() {
             io::ErrorKind::NotFound => {
                 plain.advise("as root: mkdir -p /dev/net && mknod -m 666 /dev/net/tun c 10 200")
+            }
+            // EPERM is of the device controller of cgroups.
+            io::ErrorKind::PermissionDenied if text.ends_with(&denied) => {
+                plain.advise("the container option --device /dev/net/tun")
             }
             io::ErrorKind::PermissionDenied => plain.advise("as root: chmod 666 /dev/net/tun"),
             // ENXIO and ENODEV mean that the device node exists and the driver is missing.
