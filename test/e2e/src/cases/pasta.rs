@@ -449,7 +449,7 @@ fn link(context: &Context) -> Result<()> {
     shell.finish()
 }
 
-/// Tests that a daemon ends when the directory of the namespace's file is renamed: nobody finds it by its path then.
+/// Tests that a daemon ends when the directory of the namespace's file is renamed: no process finds it by its path then.
 fn renamed(context: &Context) -> Result<()> {
     let _network = Network::new(context)?;
     let mut shell = Shell::start(context)?;
