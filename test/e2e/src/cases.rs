@@ -8,6 +8,7 @@ mod confinement;
 mod control;
 mod decider;
 mod dns;
+mod documents;
 #[cfg(target_arch = "x86_64")]
 mod escapes;
 mod events;
@@ -67,6 +68,7 @@ pub(crate) fn all() -> Vec<Case> {
         control::cases,
         decider::cases,
         dns::cases,
+        documents::cases,
         #[cfg(target_arch = "x86_64")]
         escapes::cases,
         events::cases,
