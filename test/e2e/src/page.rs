@@ -24,7 +24,6 @@ pub(crate) const PAGES: &[Page] = pages![
     "CONTRIBUTING.md",
     "README.md",
     "docs/clients.md",
-    "docs/coming-from.md",
     "docs/compat.md",
     "docs/control.md",
     "docs/cookbook.md",
