@@ -457,8 +457,8 @@ starts_at_once() {
     finish
 }
 
-# Executes the commands of the document about containers, up to those for Docker, each block a check. Only Pontoon's
-# program is installed by them.
+# Executes the commands of the document about containers, each block `sh` a check. Only Pontoon's program is installed by
+# them.
 document() {
     local number=0 block
     case $(/run/column/pasta.program --version 2>&1) in
@@ -473,8 +473,8 @@ document() {
     printf '[engine]\nhelper_binaries_dir = ["/mnt/usr/libexec/podman", "/mnt/usr/lib/podman"]\n' >/tmp/document.conf
     export CONTAINERS_CONF_OVERRIDE=/tmp/document.conf
     PATH=$HOME/.local/bin:/tmp/programs:/run/clients/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-    sed '/^## Docker/,$d' /run/scripts/containers.md | awk '/^```sh/ {n += 1; inside = 1; next} /^```/ {inside = 0}
-        inside {print >"/tmp/block." n}'
+    awk '/^```sh$/ {n += 1; inside = 1; next} /^```/ {inside = 0} inside {print >"/tmp/block." n}' \
+        /run/scripts/containers.md
     while number=$((number + 1)); [ -e /tmp/block.$number ]; do
         block=$(head -n 1 /tmp/block.$number | tr -c 'a-z\n' - | cut -c 1-40 | sed 's/--*/-/g; s/-$//')
         try "$number-$block" bash -ec ". /tmp/block.$number"
