@@ -41,7 +41,7 @@ pub(super) enum Connection {
 const TURN: usize = 64 << 10;
 
 /// Number of unsent bytes from which on requests stay in the API's queue, which they leave at their deadline.
-const FILL: usize = 4 << 10;
+const FILL: usize = 16 << 10;
 
 /// Limit on the bytes of errors that wait for the decider. Further errors are counted and not sent.
 const MOST_ERRORS: usize = 64 << 10;

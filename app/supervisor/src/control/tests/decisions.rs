@@ -309,7 +309,7 @@ fn requests_of_the_guest_are_read_before_earlier_ones_of_a_published_port() {
         fixture.serve();
     }
     // The others are those that were sent before the guest's request arrived.
-    assert!(text.lines().count() < 200, "{} requests", text.lines().count());
+    assert!(text.lines().count() < 500, "{} requests", text.lines().count());
 }
 
 #[test]
