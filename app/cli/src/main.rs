@@ -8,8 +8,10 @@ use pontoon_process::error::one_line;
 mod args;
 mod bench;
 mod compat;
+mod completions;
 mod ctl;
 mod log;
+mod man;
 mod relay;
 mod run;
 mod top;
@@ -37,6 +39,8 @@ fn main() -> ExitCode {
         args::Verb::Relay(arguments) => relay::run(*arguments),
         args::Verb::Compat(arguments) => compat::compat(arguments),
         args::Verb::Bench { arguments } => bench::exec(&arguments),
+        args::Verb::Man(arguments) => man::man(&arguments),
+        args::Verb::Completions(arguments) => completions::completions(&arguments),
     }
 }
 
