@@ -31,6 +31,9 @@ pub(crate) struct ManArgs {
     output: Option<PathBuf>,
 }
 
+/// An empty argument of a macro of roff(7).
+const NO_DATE: &str = "\"\"";
+
 /// A manual page of section 1.
 #[derive(Debug)]
 struct Page {
@@ -124,8 +127,11 @@ fn page(command: &Command) -> io::Result<Page> {
         "pontoon-relay" => Help::parse(RELAY_HELP),
         _ => Help::default(),
     };
-    let manual = Man::new(command.clone())
+    // Without this, options that -h does not list would have no text.
+    let complete = command.clone().mut_args(|option| option.hide_short_help(false));
+    let manual = Man::new(complete)
         .title(&name)
+        .date(NO_DATE)
         .source(source())
         .manual("Pontoon");
     let mut text = Vec::new();
@@ -153,7 +159,7 @@ fn page(command: &Command) -> io::Result<Page> {
 fn compat_page(program: &str, usage: &str) -> io::Result<Page> {
     let name = format!("pontoon-{program}");
     let mut roff = Roff::new();
-    roff.control("TH", [name.as_str(), "1", "", source().as_str(), "Pontoon"]);
+    roff.control("TH", [name.as_str(), "1", NO_DATE, source().as_str(), "Pontoon"]);
     roff.control("SH", ["NAME"]);
     roff.text([roman(format!(
         "{name} - Pontoon with the command line of {program}"

@@ -38,10 +38,11 @@ fn names_of_pages_are_unique() {
 fn page_has_options_exit_status_and_examples() {
     let run = text("pontoon-run");
     for expected in [
-        ".TH pontoon-run 1",
+        ".TH pontoon-run 1 \"\" \"pontoon ",
         "pontoon\\-run \\- Run a command in its own network namespace",
         "\\-\\-host\\-loopback",
         "\\-\\-guest\\-forward",
+        "The guest reaches the host\\*(Aqs loopback port",
         ".SH \"EXIT STATUS\"",
         "128+n if signal n killed it",
         ".SH EXAMPLES",
