@@ -18,6 +18,8 @@ use pontoon_supervisor::options::{Target, VhostNet};
 use pontoon_supervisor::publish::Publish;
 use pontoon_worker::MachineProtocol;
 
+use crate::completions::CompletionsArgs;
+use crate::man::ManArgs;
 use crate::values;
 pub(crate) use ctl::{FlowsCommand, PolicyCommand};
 pub(crate) use network::{NetworkArgs, OutboundSource, Resolver};
@@ -52,10 +54,14 @@ pub(crate) enum Verb {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Print manual pages, or write them to a directory
+    Man(ManArgs),
+    /// Print the completion script of a shell
+    Completions(CompletionsArgs),
 }
 
 /// Examples first, then the options, one line each.
-const RUN_HELP: &str = "\
+pub(crate) const RUN_HELP: &str = "\
 Run a command in its own network namespace. Files and Unix sockets are not isolated: see docs/cookbook.md.
 
   pontoon run -- curl https://example.org       a command with a network of its own
@@ -111,7 +117,7 @@ pub(crate) struct RunArgs {
 }
 
 /// As in [`RUN_HELP`].
-const VM_HELP: &str = "\
+pub(crate) const VM_HELP: &str = "\
 {about}
 
   pontoon vm --socket /tmp/net --protocol stream     wait for QEMU, one guest after the other
@@ -400,7 +406,7 @@ pub(crate) enum CaptureCommand {
 }
 
 /// Examples first, then the options, one line each.
-const RELAY_HELP: &str = "\
+pub(crate) const RELAY_HELP: &str = "\
 {about}
 
   pontoon relay --rule 'eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002, eth2 239.1.1.1:5001'

@@ -8,9 +8,11 @@ use pontoon_process::error::one_line;
 mod args;
 mod bench;
 mod compat;
+mod completions;
 mod ctl;
 mod doctor;
 mod log;
+mod man;
 mod relay;
 mod run;
 mod top;
@@ -39,6 +41,8 @@ fn main() -> ExitCode {
         args::Verb::Compat(arguments) => compat::compat(arguments),
         args::Verb::Doctor(arguments) => doctor::run(&arguments),
         args::Verb::Bench { arguments } => bench::exec(&arguments),
+        args::Verb::Man(arguments) => man::man(&arguments),
+        args::Verb::Completions(arguments) => completions::completions(&arguments),
     }
 }
 

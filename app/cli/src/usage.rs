@@ -22,7 +22,7 @@ pub(crate) fn explain(error: &clap::Error) -> ExitCode {
         _ => {
             let verb = std::env::args()
                 .nth(1)
-                .filter(|verb| ["ctl", "doctor", "relay", "top", "vm"].contains(&verb.as_str()));
+                .filter(|verb| ["completions", "ctl", "doctor", "man", "relay", "top", "vm"].contains(&verb.as_str()));
             let help = format!("pontoon {} --help", verb.as_deref().unwrap_or("run"));
             eprintln!("error: {}", one_line(error, &help));
             STATUS.into()

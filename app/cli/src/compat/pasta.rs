@@ -6,6 +6,7 @@ use std::path::Path;
 use super::getopt::{Getopt, Order, Spec, flag, with_argument};
 use super::{Failure, Translation};
 use given::{Given, Level};
+pub(super) use text::usage;
 
 mod given;
 mod ports;

@@ -26,7 +26,7 @@ pub(super) const SPLICE_ONLY: &str =
     "--splice-only is not supported: connections need an interface in the namespace (try: without it)";
 
 /// Returns the text of `--help`, in which callers search for the options that they need.
-pub(super) fn usage(program: &str) -> String {
+pub(in crate::compat) fn usage(program: &str) -> String {
     format!(
         "\
 Usage: {program} [OPTION]... [COMMAND] [ARGS]...
