@@ -1,16 +1,16 @@
 //! Receiving of several datagrams with their control messages by one system call (recvmmsg(2)).
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 
-use crate::option::last_error;
+use crate::header::{self, BatchedHeader, MessageHeader};
 use crate::udp::CONTROL;
 
 /// Buffers for the datagrams of one recvmmsg(2), and the datagrams of the last call.
 #[derive(Debug)]
 pub struct Batch {
-    headers: Vec<libc::mmsghdr>,
+    headers: Vec<BatchedHeader>,
     /// One element for each header, which references it; so this vector must not be reallocated.
     _iovecs: Vec<libc::iovec>,
     /// Payload buffers, `room` bytes for each datagram; referenced by `_iovecs`.
@@ -38,13 +38,12 @@ impl Batch {
         let (iovec, at) = (iovecs.as_mut_ptr(), control.as_mut_ptr());
         let headers = (0..messages)
             .map(|index| {
-                // SAFETY: `mmsghdr` is plain C data for which all-zero bytes are a value: null pointers, zero lengths.
-                let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
-                header.msg_hdr.msg_iov = iovec.wrapping_add(index);
-                header.msg_hdr.msg_iovlen = 1;
-                header.msg_hdr.msg_control = at.wrapping_add(index * CONTROL).cast();
-                header.msg_hdr.msg_controllen = CONTROL;
-                header
+                let header = MessageHeader {
+                    control: at.wrapping_add(index * CONTROL).cast(),
+                    control_len: CONTROL,
+                    ..MessageHeader::new(iovec.wrapping_add(index), 1)
+                };
+                header.batched()
             })
             .collect();
         Self {
@@ -65,16 +64,13 @@ impl Batch {
     pub fn receive(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
         // The last call has overwritten the lengths of the buffers for control messages.
         for header in self.headers.iter_mut().take(self.received) {
-            header.msg_hdr.msg_controllen = CONTROL;
+            header.header.control_len = CONTROL;
         }
         self.received = 0;
-        let (fd, flags) = (socket.as_fd().as_raw_fd(), libc::MSG_WAITFORONE);
-        let count = libc::c_uint::try_from(self.headers.len()).map_err(|_| Errno::MSGSIZE)?;
-        let at = self.headers.as_mut_ptr();
-        // SAFETY: `count` headers at `at` reference the heap memory of `_iovecs`, `bytes` and `control`, which this value
-        // owns and never grows; it is borrowed exclusively, so no reference into that memory exists now.
-        let received = unsafe { libc::recvmmsg(fd, at, count, flags, std::ptr::null_mut()) };
-        self.received = usize::try_from(received).map_err(|_| last_error())?;
+        let headers = &mut self.headers;
+        // SAFETY: the headers reference the heap memory of `_iovecs`, `bytes` and `control`, which this value owns and
+        // never grows; it is borrowed exclusively, so no reference into that memory exists now.
+        self.received = unsafe { header::receive_batch(socket.as_fd(), headers, libc::MSG_WAITFORONE) }?;
         Ok(self.received)
     }
 
@@ -85,8 +81,8 @@ impl Batch {
     pub fn message(&mut self, index: usize) -> (&mut [u8], &[u8]) {
         assert!(index < self.received, "message {index} of {}", self.received);
         let header = &self.headers[index];
-        let len = (header.msg_len as usize).min(self.room);
-        let control_len = header.msg_hdr.msg_controllen.min(CONTROL);
+        let len = (header.len as usize).min(self.room);
+        let control_len = header.header.control_len.min(CONTROL);
         (
             &mut self.bytes[index * self.room..][..len],
             &self.control[index * CONTROL..][..control_len],

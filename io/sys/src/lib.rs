@@ -11,6 +11,7 @@ pub mod cmsg;
 pub mod disabled;
 pub mod errqueue;
 pub mod filter;
+mod header;
 pub mod icmp;
 pub mod inherited;
 pub mod mapping;

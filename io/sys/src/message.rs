@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use crate::address::RawAddress;
+use crate::header::{self, MessageHeader};
 use crate::option::last_error;
 
 /// Limit on the number of parts (iovecs) of one call (`UIO_MAXIOV`).
@@ -95,20 +96,19 @@ unsafe fn send_iovecs(
     control: &[u8],
 ) -> Result<usize, Errno> {
     let mut name = to.map(RawAddress::from);
-    let mut header = header(iovecs, count);
+    let mut header = MessageHeader::new(iovecs, count);
     if let Some(name) = &mut name {
-        header.msg_name = name.bytes.as_mut_ptr().cast();
-        header.msg_namelen = name.len as libc::socklen_t;
+        header.name = name.bytes.as_mut_ptr().cast();
+        header.name_len = name.len as libc::socklen_t;
     }
     if !control.is_empty() {
-        header.msg_control = control.as_ptr().cast_mut().cast();
-        header.msg_controllen = control.len();
+        header.control = control.as_ptr().cast_mut().cast();
+        header.control_len = control.len();
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: `header` references `name`, `control` and the memory of the iovecs, which outlives the call by this function's
     // contract; sendmsg only reads them.
-    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) };
-    usize::try_from(sent).map_err(|_| last_error())
+    unsafe { header::send(socket, &header, flags) }
 }
 
 /// Receives a message, or bytes of a stream, into the parts in their order, without blocking.
@@ -124,12 +124,12 @@ pub fn receive(
     let mut iovecs = Iovecs::new();
     fill(&mut iovecs, into)?;
     let mut name = RawAddress::EMPTY;
-    let mut header = header(iovecs.as_ptr(), iovecs.len());
-    header.msg_name = name.bytes.as_mut_ptr().cast();
-    header.msg_namelen = name.len as libc::socklen_t;
+    let mut header = MessageHeader::new(iovecs.as_ptr(), iovecs.len());
+    header.name = name.bytes.as_mut_ptr().cast();
+    header.name_len = name.len as libc::socklen_t;
     if !control.is_empty() {
-        header.msg_control = control.as_mut_ptr().cast();
-        header.msg_controllen = control.len();
+        header.control = control.as_mut_ptr().cast();
+        header.control_len = control.len();
     }
     let flags = libc::MSG_DONTWAIT
         | match take {
@@ -140,14 +140,13 @@ pub fn receive(
     // SAFETY: `header` references `name`, `control` (both exclusively borrowed) and the memory of `into`, all of which
     // outlive the call and are writable. A `VolatileSlice` covers memory that stays mapped for its lifetime and to which
     // no reference exists.
-    let len = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut header, flags) };
-    let len = usize::try_from(len).map_err(|_| last_error())?;
-    name.len = header.msg_namelen as usize;
+    let len = unsafe { header::receive(socket.as_fd(), &mut header, flags) }?;
+    name.len = header.name_len as usize;
     Ok(ReceivedMessage {
         len,
         address: name.decode(),
-        control_len: header.msg_controllen,
-        truncated: header.msg_flags & libc::MSG_TRUNC != 0,
+        control_len: header.control_len,
+        truncated: header.flags & libc::MSG_TRUNC != 0,
     })
 }
 
@@ -171,15 +170,6 @@ pub fn write(file: impl AsFd, part: &VolatileSlice<'_>) -> Result<usize, Errno> 
     // SAFETY: `part` covers `len` readable bytes at `at` that stay mapped for its lifetime; the kernel copies them.
     let len = unsafe { libc::write(file.as_fd().as_raw_fd(), at.cast(), len) };
     usize::try_from(len).map_err(|_| last_error())
-}
-
-/// Returns a `msghdr` that references the iovecs, without address and control messages.
-fn header(iovecs: *const libc::iovec, count: usize) -> libc::msghdr {
-    // SAFETY: `msghdr` is plain C data for which all-zero bytes are a value: null pointers and zero lengths.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = iovecs.cast_mut();
-    header.msg_iovlen = count;
-    header
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! Several messages of a connected socket in one system call (recvmmsg(2), sendmmsg(2)).
 
 use std::io::IoSlice;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
-use crate::option::last_error;
+use crate::header::{self, BatchedHeader, MessageHeader};
 
 /// Limit on the number of messages of one call.
 pub const MOST: usize = 64;
@@ -29,7 +29,7 @@ pub fn receive(
     socket: impl AsFd,
     into: &[VolatileSlice<'_>],
 ) -> Result<ArrayVec<BatchedMessage, MOST>, Errno> {
-    let mut parts: ArrayVec<libc::iovec, MOST> = into
+    let parts: ArrayVec<libc::iovec, MOST> = into
         .iter()
         .take(MOST)
         .map(|part| libc::iovec {
@@ -37,20 +37,16 @@ pub fn receive(
             iov_len: part.len(),
         })
         .collect();
-    let mut headers = headers(&mut parts);
-    let (fd, count) = (socket.as_fd().as_raw_fd(), headers.len());
-    let (at, none) = (headers.as_mut_ptr(), std::ptr::null_mut());
-    // SAFETY: `count` headers at `at` reference one element of `parts` each, and those the memory of `into`; all of it
-    // outlives the call. A `VolatileSlice` covers writable memory that stays mapped for its lifetime and to which no reference
-    // exists.
-    let received = unsafe { libc::recvmmsg(fd, at, count as libc::c_uint, libc::MSG_DONTWAIT, none) };
-    let received = usize::try_from(received).map_err(|_| last_error())?;
+    let mut headers = headers(&parts);
+    // SAFETY: the headers reference one element of `parts` each, and those the memory of `into`; all of it outlives the call.
+    // A `VolatileSlice` covers writable memory that stays mapped for its lifetime and to which no reference exists.
+    let received = unsafe { header::receive_batch(socket.as_fd(), &mut headers, libc::MSG_DONTWAIT) }?;
     Ok(headers
         .iter()
         .take(received)
         .map(|header| BatchedMessage {
-            len: header.msg_len as usize,
-            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+            len: header.len as usize,
+            truncated: header.header.flags & libc::MSG_TRUNC != 0,
         })
         .collect())
 }
@@ -61,7 +57,7 @@ pub fn receive(
 /// # Errors
 /// Errors of sendmmsg(2) at the first message.
 pub fn send(socket: impl AsFd, messages: &[IoSlice<'_>]) -> Result<usize, Errno> {
-    let mut parts: ArrayVec<libc::iovec, MOST> = messages
+    let parts: ArrayVec<libc::iovec, MOST> = messages
         .iter()
         .take(MOST)
         .map(|message| libc::iovec {
@@ -69,27 +65,19 @@ pub fn send(socket: impl AsFd, messages: &[IoSlice<'_>]) -> Result<usize, Errno>
             iov_len: message.len(),
         })
         .collect();
-    let mut headers = headers(&mut parts);
-    let (fd, count) = (socket.as_fd().as_raw_fd(), headers.len());
+    let mut headers = headers(&parts);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: `count` headers reference one element of `parts` each, and those the bytes of `messages`, which sendmmsg only
+    // SAFETY: the headers reference one element of `parts` each, and those the bytes of `messages`, which sendmmsg only
     // reads; all of it outlives the call.
-    let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count as libc::c_uint, flags) };
-    usize::try_from(sent).map_err(|_| last_error())
+    unsafe { header::send_batch(socket.as_fd(), &mut headers, flags) }
 }
 
-/// Returns one `mmsghdr` for each element of `parts`. The headers point to `parts`, which must not be moved while they
-/// are used.
-fn headers(parts: &mut [libc::iovec]) -> ArrayVec<libc::mmsghdr, MOST> {
+/// Returns one header for each element of `parts`. The headers point to `parts`, which must not be moved while they are
+/// used.
+fn headers(parts: &[libc::iovec]) -> ArrayVec<BatchedHeader, MOST> {
     parts
-        .iter_mut()
-        .map(|part| {
-            // SAFETY: `mmsghdr` is plain C data for which all-zero bytes are a value: null pointers, zero lengths.
-            let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
-            header.msg_hdr.msg_iov = std::ptr::from_mut(part);
-            header.msg_hdr.msg_iovlen = 1;
-            header
-        })
+        .iter()
+        .map(|part| MessageHeader::new(part, 1).batched())
         .collect()
 }
 

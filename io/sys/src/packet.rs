@@ -16,6 +16,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socket_with, sockopt};
 
 use crate::address::{Family, array};
+use crate::header::{self, MessageHeader};
 use crate::option;
 
 #[cfg(test)]
@@ -182,25 +183,17 @@ pub fn send_to_group(
         }
     };
     to.sll_addr[..6].copy_from_slice(&hardware);
-    let mut part = libc::iovec {
+    let part = libc::iovec {
         iov_base: packet.as_ptr().cast_mut().cast(),
         iov_len: packet.len(),
     };
-    // SAFETY: `msghdr` is plain C data for which all-zero bytes are a value: null pointers and zero lengths.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_name = (&raw mut to).cast();
-    header.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    header.msg_iov = &raw mut part;
-    header.msg_iovlen = 1;
+    let mut header = MessageHeader::new(&raw const part, 1);
+    header.name = (&raw mut to).cast();
+    header.name_len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // sendmsg(2) is used because sendto(2) is not among the system calls that a relay worker is permitted.
-    // SAFETY: the socket is open; `header` references `to` and `part`, and that `packet`. All of them outlive the call,
-    // which only reads them.
-    let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const header, libc::MSG_DONTWAIT) };
-    if sent < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    // SAFETY: `header` references `to` and `part`, and that `packet`. All of them outlive the call, which only reads them.
+    unsafe { header::send(socket.as_fd(), &header, libc::MSG_DONTWAIT) }?;
+    Ok(())
 }
 
 fn address(interface: u32, family: Family) -> libc::sockaddr_ll {
