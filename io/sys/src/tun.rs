@@ -123,7 +123,13 @@ pub fn ethernet_address(queue: BorrowedFd<'_>) -> io::Result<[u8; 6]> {
     // SAFETY: `ifreq` is plain C data for which all-zero bytes are a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // SAFETY: SIOCGIFHWADDR writes one `ifreq`, which `request` is, live and exclusively borrowed.
-    check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::SIOCGIFHWADDR as libc::Ioctl, &raw mut request) })?;
+    check(unsafe {
+        libc::ioctl(
+            queue.as_raw_fd(),
+            libc::SIOCGIFHWADDR as libc::Ioctl,
+            &raw mut request,
+        )
+    })?;
     // SAFETY: the union consists of integers and arrays of them, and the call has written this member.
     let address = unsafe { request.ifr_ifru.ifru_hwaddr };
     let mut octets = [0; 6];
