@@ -95,6 +95,15 @@ const UNDER_APPARMOR: &[&str] = &[
     "vm.stream.handed-over-socket",
 ];
 
+/// Cases that an unprivileged user runs under the profile, too.
+const OF_USER_UNDER_APPARMOR: &[&str] = &[
+    "dns.udp.v6",
+    "icmp.ping.v4",
+    "lifecycle.attach-by-path",
+    "publish.udp.v4",
+    "sandbox.status",
+];
+
 /// Cases of TCP, UDP, ICMP and DNS, and of the sandbox.
 const ON_AARCH64: &[&str] = &[
     "confinement.system-calls",
@@ -242,12 +251,14 @@ fn apparmor(form: &Form, kernel: &Path, programs: &Programs, cases: &[&str]) -> 
     let mut boot = programs.boot();
     boot.args(["--append", "apparmor=1 security=apparmor"])
         .arg(kernel)
-        .arg("sh")
+        // Not the one of busybox, which prefers its own programs.
+        .arg("/bin/sh")
         .arg(script.canonicalize()?)
         .arg(crate::workspace().join(form.file).canonicalize()?)
         .args([&programs.pontoon, &programs.tests])
         .arg(form.root()?.join("etc/apparmor.d/local"))
         .arg([OPTIONS, cases].concat().join(" "))
+        .arg([OPTIONS, OF_USER_UNDER_APPARMOR].concat().join(" "))
         .arg(parser.get_program())
         .args(parser.get_args());
     Ok(boot)

@@ -1,11 +1,11 @@
 # Runs end-to-end cases with the program at /usr/bin/pontoon, confined by its AppArmor profile, in a virtual machine.
 #
 # Arguments: the profile, the program, the program of the tests, the directory of the profile's additions, the options
-# and cases, separated by blanks; then the parser and its arguments.
+# and cases of root, and those of an unprivileged user, separated by blanks; then the parser and its arguments.
 
 set -eu
-profile=$1 program=$2 tests=$3 additions=$4 arguments=$5
-shift 5
+profile=$1 program=$2 tests=$3 additions=$4 arguments=$5 of_user=$6
+shift 6
 
 mount -t securityfs none /sys/kernel/security
 # The kernel limits the rate of the lines that are examined below.
@@ -21,6 +21,8 @@ dmesg -c >/dev/null
 status=0
 # shellcheck disable=SC2086 # The options and cases are words.
 "$tests" --binary /usr/bin/pontoon $arguments || status=$?
+# shellcheck disable=SC2086
+setpriv --reuid=1000 --regid=1000 --clear-groups "$tests" --binary /usr/bin/pontoon $of_user || status=$?
 
 # The cases apparmor.* provoke denials: operations of the thread pontoon-probe, and a capture.
 denied=$(dmesg | grep 'apparmor="DENIED"' | grep -v -e 'comm="pontoon-probe"' -e 'name="/etc/pontoon.pcapng"' || true)
