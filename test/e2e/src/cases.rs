@@ -1,6 +1,7 @@
 //! The list.
 
 mod addressing;
+mod apparmor;
 mod batches;
 mod calls;
 mod compat;
@@ -62,6 +63,7 @@ const DISABLE: &str = "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net";
 pub(crate) fn all() -> Vec<Case> {
     let topics = [
         addressing::cases,
+        apparmor::cases,
         batches::cases,
         calls::cases,
         compat::cases,

@@ -23,7 +23,7 @@ const OTHER_IOCTLS: &[libc::c_long] = &[];
 pub(super) fn command() -> Result<String> {
     let mut text = String::new();
     let not_open = -1_i64;
-    for request in [libc::TIOCSTI, libc::TIOCLINUX].map(u64::from) {
+    for request in [libc::TIOCSTI as u32, libc::TIOCLINUX as u32].map(u64::from) {
         for high in [0, 1 << 32, 0xffff_ffff << 32] {
             let errno = native(libc::SYS_ioctl, not_open, request | high);
             write!(text, "{} ", name(errno))?;
@@ -43,7 +43,11 @@ pub(super) fn command() -> Result<String> {
     write!(
         text,
         "{}",
-        name(native(libc::SYS_ioctl, not_open, libc::TIOCGWINSZ))
+        name(native(
+            libc::SYS_ioctl,
+            not_open,
+            u64::from(libc::TIOCGWINSZ as u32)
+        ))
     )?;
     Ok(text)
 }
@@ -59,7 +63,11 @@ pub(super) fn command_of_32_bits() -> Result<String> {
     for family in [40, 42] {
         write!(text, "{} ", name(i386(socket, family, 2)))?;
     }
-    write!(text, "{}", name(i386(ioctl, not_open, libc::TIOCGWINSZ)))?;
+    write!(
+        text,
+        "{}",
+        name(i386(ioctl, not_open, u64::from(libc::TIOCGWINSZ as u32)))
+    )?;
     Ok(text)
 }
 
