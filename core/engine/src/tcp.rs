@@ -53,7 +53,7 @@ use self::segment::Verdict;
 use self::table::ConnectionTable;
 use crate::ctx::{Completion, Ctx, Eviction, Net, Routed};
 use crate::decider::DecisionToken;
-use crate::flow_events::CloseReason;
+use crate::flow_events::{CloseReason, Grounds};
 use crate::slab::Slab;
 use crate::table::Secret;
 use crate::{Failure, FlowId, Frame, Host, Kind, Readiness, Transmit};
@@ -521,11 +521,12 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Adds a connection, to `target` on the host's side if the guest has opened it.
+    /// Adds a connection, to `target` on the host's side if the guest has opened it. `grounds` are those on which it is
+    /// permitted.
     fn add<H, T>(
         &mut self,
         connection: Connection<S>,
-        target: Option<SocketAddr>,
+        (target, grounds): (Option<SocketAddr>, Grounds),
         ctx: &mut Ctx<'_, H, T>,
     ) -> u32 {
         let key = connection.key;
@@ -539,7 +540,7 @@ impl<S> Tcp<S> {
         if let Some(ledger) = &ctx.net.ledger {
             ledger.enter(index, key.into());
         }
-        self.report_opened(index, target, ctx.net, ctx.now);
+        self.report_opened(index, target, grounds, ctx.net, ctx.now);
         index
     }
 

@@ -10,7 +10,7 @@ use vm_memory::VolatileSlice;
 
 use super::shares::{Asker, Shares};
 use super::{Answer, Decider, DecisionToken, FlowRequest, MOST_PENDING, NewFlow, SEQUENCE_BITS, Verdict};
-use crate::egress::{DecisionGround, EgressProtocol};
+use crate::egress::EgressProtocol;
 use crate::host::Received;
 use crate::siblings::FlowKey;
 use crate::{Frame, Instant, WorkerId};
@@ -159,8 +159,6 @@ pub(crate) struct Decisions {
     shares: Shares,
     /// The verdict about the flow whose kept frame is being handled.
     verdict: Option<(PendingKey, Verdict)>,
-    /// Verdict about the flow that is being opened, for its events.
-    ground: Option<DecisionGround>,
 }
 
 impl Decisions {
@@ -181,7 +179,6 @@ impl Decisions {
             deadlines: VecDeque::new(),
             shares: Shares::default(),
             verdict: None,
-            ground: None,
         }
     }
 
@@ -192,15 +189,6 @@ impl Decisions {
 
     pub(super) fn awaits(&self, key: &PendingKey) -> bool {
         self.by_key.contains_key(key)
-    }
-
-    pub(super) const fn set_ground(&mut self, ground: Option<DecisionGround>) {
-        self.ground = ground;
-    }
-
-    /// Returns and removes the verdict about the flow that is being opened.
-    pub(crate) const fn take_ground(&mut self) -> Option<DecisionGround> {
-        self.ground.take()
     }
 
     pub(super) const fn has_verdict(&self) -> bool {

@@ -8,7 +8,7 @@ use super::connection::{Connection, ConnectionKey, TcpState};
 use super::{Sending, Tcp, decided, events};
 use crate::config::Published;
 use crate::ctx::{Capacity, Ctx};
-use crate::flow_events::RefusalReason;
+use crate::flow_events::{Grounds, RefusalReason};
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::AcceptedConnection;
 use crate::{Failure, FlowId, Host, Transmit};
@@ -72,7 +72,7 @@ impl<S> Tcp<S> {
                         accepted,
                     };
                     match ctx.net.decisions {
-                        None => self.accept(client, ctx),
+                        None => self.accept(client, Grounds::NONE, ctx),
                         Some(_) => self.judge_client(client, ctx),
                     }
                 }
@@ -90,10 +90,12 @@ impl<S> Tcp<S> {
         Backlog::MayHaveMore
     }
 
-    /// Opens the connection of a client to the guest, if the limits on flows permit it.
+    /// Opens the connection of a client to the guest, if the limits on flows permit it. `grounds` are those on which it is
+    /// permitted.
     pub(super) fn accept<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         client: AcceptedClient<S>,
+        grounds: Grounds,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let AcceptedClient {
@@ -134,7 +136,7 @@ impl<S> Tcp<S> {
         connection.listener = Some(published.share_key());
         connection.pending.handshake = true;
         ctx.net.counters.tcp_accepted += 1;
-        let index = self.add(connection, None, ctx);
+        let index = self.add(connection, (None, grounds), ctx);
         if let Some(old) = reused {
             self.replace(old, ctx);
         }

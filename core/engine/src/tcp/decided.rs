@@ -13,7 +13,8 @@ use crate::ctx::{Ctx, Net};
 use crate::decider::{
     DecisionToken, Denial, Direction, Kept, KeptFrame, NewFlow, PendingKey, Ruling, Verdict,
 };
-use crate::egress::EgressProtocol;
+use crate::egress::{DecisionGround, EgressProtocol};
+use crate::flow_events::Grounds;
 use crate::host::Connect;
 use crate::{Failure, FlowId, Host, Kind, Transmit};
 
@@ -65,13 +66,13 @@ pub(super) fn is_cancelled<H, T>(reset: &OpeningSegment<'_, '_>, ctx: &mut Ctx<'
     is_cancelled
 }
 
-/// Asks the decider about a connection to `destination`. Returns the host's side of an allowed connection; `None` if it
-/// was refused, belongs to another worker, or the decision is pending.
+/// Asks the decider about a connection to `destination`. Returns the host's side of an allowed connection, and the verdict as
+/// the ground of its events; `None` if it was refused, belongs to another worker, or the decision is pending.
 pub(super) fn judge<H, T: Transmit>(
     syn: &OpeningSegment<'_, '_>,
     destination: SocketAddr,
     ctx: &mut Ctx<'_, H, T>,
-) -> Option<HostTarget> {
+) -> Option<(HostTarget, Option<DecisionGround>)> {
     let OpeningSegment {
         key,
         frame,
@@ -79,7 +80,7 @@ pub(super) fn judge<H, T: Transmit>(
         segment,
     } = *syn;
     if ctx.net.decisions.is_none() || is_to_forwarder(&key, ctx.net) {
-        return Some(HostTarget::Destination(destination));
+        return Some((HostTarget::Destination(destination), None));
     }
     // While the decision is pending, this worker owns the flow.
     if let Err(winner) = ctx.net.claim(&key.into()) {
@@ -96,10 +97,11 @@ pub(super) fn judge<H, T: Transmit>(
         key: Some(pending_key(&key)),
     };
     let keep = || Kept::Frame(KeptFrame::headers(frame, ip));
-    let denial = match ctx.net.judge(&flow, ctx.now, keep) {
-        Ruling::Allowed => return Some(HostTarget::Destination(destination)),
-        Ruling::Redirected(to) => return Some(HostTarget::Redirected(to)),
-        Ruling::RedirectedToStream => return Some(HostTarget::Stream),
+    let ruling = ctx.net.judge(&flow, ctx.now, keep);
+    let denial = match ruling {
+        Ruling::Allowed => return Some((HostTarget::Destination(destination), ruling.ground())),
+        Ruling::Redirected(to) => return Some((HostTarget::Redirected(to), ruling.ground())),
+        Ruling::RedirectedToStream => return Some((HostTarget::Stream, ruling.ground())),
         Ruling::Pending(_) => return None,
         Ruling::Denied(denial) => denial,
     };
@@ -200,7 +202,7 @@ impl<S> Tcp<S> {
     ) {
         let id = self.vacant(ctx.net);
         match ctx.host.tcp_assign(id, &mut client.accepted.socket) {
-            Ok(()) => self.accept(client, ctx),
+            Ok(()) => self.accept(client, Grounds::ALLOWED, ctx),
             Err(_) => {
                 ctx.net.counters.host_exhausted += 1;
                 ctx.host.abort(client.accepted.socket);

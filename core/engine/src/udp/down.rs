@@ -11,6 +11,7 @@ use super::{Udp, decided, enforce};
 use crate::config::UdpFilter;
 use crate::ctx::{Ctx, Net};
 use crate::egress::EgressProtocol;
+use crate::flow_events::Grounds;
 use crate::host::Received;
 use crate::link::Room;
 use crate::{Failure, FlowId, Host, Instant, Readiness, Transmit, udp_emit};
@@ -197,7 +198,7 @@ impl<S> Udp<S> {
             }
             None if endpoint.published.is_some() && net.decisions.is_some() => return Sender::Undecided,
             None if endpoint.published.is_some() || anybody && may_be_sent_to(received.from, net, now) => {
-                match self.add_client(home, index, received, net, now) {
+                match self.add_client(home, index, received, Grounds::NONE, (net, now)) {
                     Some(written) => written,
                     None => return Sender::Refused,
                 }
