@@ -204,3 +204,48 @@ fn udp_client_of_a_port_that_is_unpublished_meanwhile_is_forgotten() {
     given.quiet();
     assert_eq!(given.engine.counters().udp_down, 0);
 }
+
+/// Sends a datagram of a client of the published port, and returns the number of requests and of packets to the guest.
+fn client_sends(given: &mut Given, decider: &ScriptedDecider, client: SocketAddr) -> (usize, usize) {
+    assert!(given.host.datagram_in(0, client, vec![4; 10]));
+    given.pass(millis(5));
+    (decider.take().len(), given.take().len())
+}
+
+/// Sends a datagram of the guest from the published port, and returns the number of requests.
+fn guest_sends(given: &mut Given, decider: &ScriptedDecider, to: SocketAddr) -> usize {
+    given.packet_up(&Packet::Udp(Datagram {
+        from: (GUEST_V4, 53).into(),
+        to,
+        payload: vec![5],
+    }));
+    given.pass(millis(5));
+    given.take();
+    decider.take().len()
+}
+
+/// Another guest may connect, to which neither the clients nor the destinations of the former one were allowed.
+#[test]
+fn peers_of_a_published_udp_port_end_with_the_guest() {
+    let (mut given, decider) = asked(Answer::Now(Verdict::Allow));
+    let (clients, servers) = ([5000, 5001], [7, 8]);
+    let (client, server) = (|port| (CLIENT, port).into(), |port| (SERVER_V4, port).into());
+    client_sends(&mut given, &decider, client(5001));
+    for port in servers {
+        assert_eq!(guest_sends(&mut given, &decider, server(port)), 1);
+        assert_eq!(guest_sends(&mut given, &decider, server(port)), 0);
+    }
+    for port in clients {
+        assert_eq!(client_sends(&mut given, &decider, client(port)), (0, 1));
+    }
+    given.forget_guest();
+    decider.set(Answer::Now(Verdict::Deny(Denial::Drop)));
+    for port in servers {
+        assert_eq!(client_sends(&mut given, &decider, server(port)), (1, 0));
+        assert_eq!(guest_sends(&mut given, &decider, server(port)), 1);
+    }
+    for port in clients {
+        assert_eq!(guest_sends(&mut given, &decider, client(port)), 1);
+        assert_eq!(client_sends(&mut given, &decider, client(port)), (1, 0));
+    }
+}
