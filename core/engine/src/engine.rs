@@ -414,6 +414,7 @@ impl<H: Host> Engine<H> {
     /// and another one may connect. Published ports stay.
     pub fn forget_guest<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.reassembly = Reassembly::default();
+        self.net.orphans.clear();
         self.net.learn_guest_mac(self.net.config.guest_mac);
         let (protocols, ctx) = &mut self.split(link, host, now);
         protocols.tcp.abort_all(ctx);
