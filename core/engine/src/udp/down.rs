@@ -6,7 +6,7 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use vm_memory::VolatileSlice;
 
 use super::gather::datagrams;
-use super::peers::AddressSide;
+use super::peers::{AddressSide, Peer};
 use super::{Udp, decided, enforce};
 use crate::config::UdpFilter;
 use crate::ctx::{Ctx, Net};
@@ -184,8 +184,11 @@ impl<S> Udp<S> {
         let place = endpoint
             .peers
             .find(&self.pool, owner, AddressSide::Remote, received.from);
-        let written = match place {
-            Some(place) if anybody || endpoint.peers.at(&self.pool, place).is_fresh(now) => {
+        // The decider is asked again about a destination of the guest after silence, so that it is a stranger by then.
+        let is_known =
+            |peer: &Peer| peer.is_fresh(now) || anybody && (peer.came_in || net.decisions.is_none());
+        let written = match place.filter(|place| is_known(endpoint.peers.at(&self.pool, *place))) {
+            Some(place) => {
                 let peer = endpoint.peers.at(&self.pool, place);
                 let written = peer.written_for(received.from);
                 let Some(rules) = enforce::may_send(peer, written, net, now) else {
@@ -203,7 +206,7 @@ impl<S> Udp<S> {
                     None => return Sender::Refused,
                 }
             }
-            Some(_) | None => return Sender::Refused,
+            None => return Sender::Refused,
         };
         self.count_received(home, written, received.len, now);
         Sender::Admitted(written)

@@ -249,3 +249,24 @@ fn peers_of_a_published_udp_port_end_with_the_guest() {
         assert_eq!(client_sends(&mut given, &decider, client(port)), (1, 0));
     }
 }
+
+/// A datagram from a destination to which the guest has not sent for two minutes does not renew its permission.
+#[test]
+fn destination_of_a_published_udp_port_is_asked_about_again_after_silence() {
+    let (mut given, decider) = asked(Answer::Now(Verdict::Allow));
+    let server = (SERVER_V4, 7).into();
+    assert_eq!(decider.take().len(), 1);
+    assert_eq!(guest_sends(&mut given, &decider, server), 1);
+    given.pass(seconds(100));
+    assert_eq!(client_sends(&mut given, &decider, server), (0, 1));
+    assert_eq!(guest_sends(&mut given, &decider, server), 0);
+    given.pass(seconds(125));
+    decider.set(Answer::Now(Verdict::Deny(Denial::Drop)));
+    assert_eq!(client_sends(&mut given, &decider, server), (1, 0));
+    assert_eq!(guest_sends(&mut given, &decider, server), 1);
+    // A client is asked about once.
+    decider.set(Answer::Now(Verdict::Allow));
+    assert_eq!(client_sends(&mut given, &decider, (CLIENT, 6000).into()), (1, 1));
+    given.pass(seconds(125));
+    assert_eq!(client_sends(&mut given, &decider, (CLIENT, 6000).into()), (0, 1));
+}

@@ -55,3 +55,19 @@ fn guest_cannot_answer_a_stranger_that_the_decider_denies() {
     assert!(nat.world.calls().is_empty());
     assert_eq!(nat.world.net.counters.decisions_denied, 1);
 }
+
+#[test]
+fn stranger_that_was_allowed_long_ago_is_asked_about_again() {
+    let mut nat = deciding(UdpFilter::Endpoint);
+    nat.arrive(0, "192.0.2.1:7");
+    for seconds in [100, 25] {
+        nat.wait(seconds);
+        nat.send(GUEST, "192.0.2.2:7");
+    }
+    nat.world.forget();
+    nat.arrive(0, "192.0.2.1:7");
+    assert_eq!(nat.world.down().len(), 1, "the filter admits all senders");
+    assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
+    nat.send(GUEST, "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), [("decisions_asked", 1), ("udp_up", 1)]);
+}
