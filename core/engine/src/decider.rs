@@ -22,13 +22,13 @@ use crate::flow_events::{FlowEnds, RefusalReason};
 use crate::policy::{Permitted, Refused};
 use crate::time::Instant;
 
-pub(crate) use pending::{Decisions, Kept, KeptDatagrams, KeptFrame, PendingKey};
+pub(crate) use pending::{DecidedFlow, Decisions, Kept, KeptDatagrams, KeptFrame, PendingKey};
 
 /// Deadline of a verdict if no option sets it.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Maximum number of flows of one worker whose decision is pending, connections that the guest has reset meanwhile included.
-/// Further flows are denied.
+/// Maximum number of flows of one worker whose decision is pending, connections that the guest has reset meanwhile and flows of
+/// a guest that has gone included. Further flows are denied.
 pub const MOST_PENDING: usize = 1024;
 
 /// Maximum number of bytes of frames and datagrams that one worker keeps for pending decisions.
@@ -236,7 +236,7 @@ impl Net {
     }
 
     /// Sets the verdict about the flow whose kept frame is handled next, or removes it.
-    pub(crate) fn set_verdict(&mut self, verdict: Option<(PendingKey, Verdict)>) {
+    pub(crate) fn set_verdict(&mut self, verdict: Option<DecidedFlow>) {
         if let Some(decisions) = &mut self.decisions {
             decisions.set_verdict(verdict);
         }
@@ -275,7 +275,7 @@ impl Net {
         let Some(decisions) = &mut self.decisions else {
             return Ruling::Allowed;
         };
-        if let Some(verdict) = decisions.take_verdict(flow.key.as_ref()) {
+        if let Some(verdict) = decisions.take_verdict(flow) {
             return verdict.into();
         }
         let unavailable = Ruling::Denied(Denial::usual(flow.protocol));

@@ -421,7 +421,7 @@ impl<H: Host> Engine<H> {
         protocols.udp.close_all(ctx);
         protocols.icmp.close_all(ctx);
         protocols.dns.close_all(ctx);
-        protocols.forget_decisions(ctx);
+        protocols.cancel_decisions(ctx);
     }
 
     /// Returns one page of the list of flows, without those of the DNS forwarder; `at` is 0, or [`Page::next`] of the

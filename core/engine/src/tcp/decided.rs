@@ -59,7 +59,8 @@ pub(super) fn is_cancelled<H, T>(reset: &OpeningSegment<'_, '_>, ctx: &mut Ctx<'
     let Some(decisions) = &mut ctx.net.decisions else {
         return false;
     };
-    let is_cancelled = reset.segment.flags.has(Flags::RST) && decisions.cancel(&pending_key(&reset.key));
+    let is_cancelled =
+        reset.segment.flags.has(Flags::RST) && decisions.cancel_connection(&pending_key(&reset.key));
     if is_cancelled {
         ctx.net.release(&reset.key.into());
     }
@@ -192,6 +193,21 @@ impl<S> Tcp<S> {
     ) {
         if let Some(client) = self.undecided.remove(&token) {
             ctx.host.abort(client.accepted.socket);
+        }
+    }
+
+    /// Releases the claim on a connection about which the decider was asked, unless it is open or the decision about it is
+    /// pending.
+    pub(crate) fn release_unused(&self, asked: &PendingKey, net: &Net) {
+        let (PendingKey::Tcp { guest, written }, Some(decisions)) = (*asked, &net.decisions) else {
+            return;
+        };
+        let key = ConnectionKey {
+            guest,
+            remote: written,
+        };
+        if self.find(&key).is_none() && !decisions.awaits(asked) {
+            net.release(&key.into());
         }
     }
 
