@@ -22,7 +22,7 @@ use crate::flow_events::{FlowEnds, RefusalReason};
 use crate::policy::{Permitted, Refused};
 use crate::time::Instant;
 
-pub(crate) use pending::{DecidedFlow, Decisions, Kept, KeptDatagrams, KeptFrame, PendingKey};
+pub(crate) use pending::{DecidedFlow, Decisions, Kept, KeptDatagrams, KeptFrame, Pending, PendingKey};
 
 /// Deadline of a verdict if no option sets it.
 pub const DEADLINE: Duration = Duration::from_secs(2);

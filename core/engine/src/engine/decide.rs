@@ -6,7 +6,7 @@ use rand_chacha::rand_core::RngCore;
 
 use super::{Engine, ProtocolHandlers};
 use crate::ctx::{Ctx, Net};
-use crate::decider::{Decider, DecisionToken, Decisions, Kept, PendingKey, TokenState, Verdict};
+use crate::decider::{Decider, DecisionToken, Decisions, Kept, Pending, PendingKey, TokenState, Verdict};
 use crate::siblings::Origin;
 use crate::{Host, Instant, Transmit};
 
@@ -81,7 +81,7 @@ impl<H: Host> Engine<H> {
         self.net.set_verdict(pending.decided(verdict));
         // The frame is not handed over: the verdict is here, and so is the claim on the flow.
         self.net.origin = Origin::Peer;
-        let kept = pending.kept;
+        let Pending { key, kept, .. } = pending;
         self.guarded(None, link, host, now, |_, protocols, ctx| match kept {
             Kept::Frame(mut frame) => {
                 frame.open(|frame, dont_fragment| protocols.take_kept(frame, dont_fragment, ctx));
@@ -92,6 +92,9 @@ impl<H: Host> Engine<H> {
         });
         self.net.origin = Origin::Link;
         self.net.set_verdict(None);
+        if let Some(key) = key {
+            self.protocols.release_unused(&key, &self.net);
+        }
         link.flush();
         TokenState::Known
     }
