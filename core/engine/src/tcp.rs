@@ -114,6 +114,8 @@ pub struct Tcp<S> {
     next_look: u32,
     /// Clients of published ports whose decision is pending.
     undecided: BTreeMap<DecisionToken, AcceptedClient<S>>,
+    /// The last of them that was accepted in excess of a limit, because a flow will be evicted for it; it may have been decided.
+    undecided_in_excess: Option<DecisionToken>,
 }
 
 /// The result of sending a segment without data to the guest.
@@ -152,6 +154,7 @@ impl<S> Tcp<S> {
             stalled: VecDeque::new(),
             next_look: 0,
             undecided: BTreeMap::new(),
+            undecided_in_excess: None,
         }
     }
 

@@ -153,7 +153,7 @@ impl<S> Tcp<S> {
     }
 
     /// Finds room for a client under `--max-flows`; `None` if there is none. Nothing is evicted yet.
-    fn room_for_client<H, T>(&mut self, port: u32, ctx: &mut Ctx<'_, H, T>) -> Option<ClientRoom> {
+    pub(super) fn room_for_client<H, T>(&mut self, port: u32, ctx: &mut Ctx<'_, H, T>) -> Option<ClientRoom> {
         if let Some(share) = ctx.net.full_share(port) {
             if let Some(old) = self.time_wait_of(share) {
                 return Some(ClientRoom::TimeWait(old));
@@ -238,7 +238,7 @@ pub(super) struct AcceptedClient<S> {
 
 /// The slot under `--max-flows` that a new client of a published port uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClientRoom {
+pub(super) enum ClientRoom {
     /// A vacant slot.
     Vacant,
     /// The slot of a connection in TIME-WAIT.

@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use pontoon_wire::frame::Flags;
 
-use super::accept::AcceptedClient;
+use super::accept::{AcceptedClient, ClientRoom};
 use super::connection::{Connection, ConnectionKey};
 use super::open::{OpeningSegment, is_to_forwarder};
 use super::stray::reply_reset;
@@ -14,7 +14,7 @@ use crate::decider::{
     DecisionToken, Denial, Direction, Kept, KeptFrame, NewFlow, PendingKey, Ruling, Verdict,
 };
 use crate::egress::{DecisionGround, EgressProtocol};
-use crate::flow_events::Grounds;
+use crate::flow_events::{Grounds, RefusalReason};
 use crate::host::Connect;
 use crate::{Failure, FlowId, Host, Kind, Transmit};
 
@@ -139,12 +139,19 @@ fn pending_key(key: &ConnectionKey) -> PendingKey {
 }
 
 impl<S> Tcp<S> {
-    /// Asks the decider about an accepted client of a published port.
+    /// Asks the decider about an accepted client of a published port. While the decision is pending, the client counts as a
+    /// flow, because it has a descriptor.
     pub(super) fn judge_client<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         client: AcceptedClient<S>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
+        let port = client.published.share_key();
+        let Some(room) = self.room_for_undecided(port, ctx) else {
+            let ends = events::client_ends(client.guest, client.accepted.peer);
+            ctx.net.report_refused(ends, RefusalReason::Limit, ctx.now);
+            return ctx.host.abort(client.accepted.socket);
+        };
         let flow = NewFlow {
             protocol: EgressProtocol::Tcp,
             direction: Direction::In {
@@ -156,6 +163,14 @@ impl<S> Tcp<S> {
         };
         match ctx.net.judge(&flow, ctx.now, || Kept::Client) {
             Ruling::Pending(token) => {
+                if let ClientRoom::TimeWait(old) = room {
+                    self.end_time_wait(old, ctx);
+                }
+                if let ClientRoom::Datagrams | ClientRoom::HalfClosed(_) = room {
+                    self.undecided_in_excess = Some(token);
+                }
+                ctx.net.opened();
+                ctx.net.client_opened(port);
                 self.undecided.insert(token, client);
             }
             Ruling::Allowed => self.accept_decided(client, ctx),
@@ -172,7 +187,7 @@ impl<S> Tcp<S> {
         verdict: Verdict,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let Some(client) = self.undecided.remove(&token) else {
+        let Some(client) = self.take_undecided(token, ctx.net) else {
             return;
         };
         match verdict {
@@ -191,9 +206,33 @@ impl<S> Tcp<S> {
         token: DecisionToken,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        if let Some(client) = self.undecided.remove(&token) {
+        if let Some(client) = self.take_undecided(token, ctx.net) {
             ctx.host.abort(client.accepted.socket);
         }
+    }
+
+    /// Removes a client whose decision is pending, which does not count as a flow any more.
+    fn take_undecided(&mut self, token: DecisionToken, net: &mut Net) -> Option<AcceptedClient<S>> {
+        let client = self.undecided.remove(&token)?;
+        net.closed();
+        net.client_closed(client.published.share_key());
+        Some(client)
+    }
+
+    /// Finds room under `--max-flows` for a client about which the decider is asked; `None` if there is none. Only after the
+    /// verdict is a flow evicted, except one in TIME-WAIT, which has no descriptor. So one client at a time may exceed the
+    /// limit until then.
+    fn room_for_undecided<H, T>(&mut self, port: u32, ctx: &mut Ctx<'_, H, T>) -> Option<ClientRoom> {
+        let room = self.room_for_client(port, ctx)?;
+        let is_excess = matches!(room, ClientRoom::Datagrams | ClientRoom::HalfClosed(_));
+        let exceeds = self
+            .undecided_in_excess
+            .is_some_and(|token| self.undecided.contains_key(&token));
+        if is_excess && exceeds {
+            ctx.net.counters.flows_refused += 1;
+            return None;
+        }
+        Some(room)
     }
 
     /// Releases the claim on a connection about which the decider was asked, unless it is open or the decision about it is
