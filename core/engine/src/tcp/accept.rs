@@ -119,6 +119,7 @@ impl<S> Tcp<S> {
             ClientRoom::Vacant | ClientRoom::TimeWait(_) | ClientRoom::Datagrams => None,
         };
         let Some(key) = self.appear(guest, accepted.peer, ctx) else {
+            ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
             return ctx.host.abort(accepted.socket);
         };
         let reused = self.find(&key);
@@ -128,6 +129,7 @@ impl<S> Tcp<S> {
             if reused.is_none() {
                 ctx.net.release(&key.into());
             }
+            ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
             return ctx.host.abort(accepted.socket);
         }
         let iss = self.first_seq(&key, ctx.now);

@@ -258,8 +258,11 @@ impl<S> Tcp<S> {
         let id = self.vacant(ctx.net);
         match ctx.host.tcp_assign(id, &mut client.accepted.socket) {
             Ok(()) => self.accept(client, Grounds::ALLOWED, ctx),
-            Err(_) => {
+            Err(failure) => {
                 ctx.net.counters.host_exhausted += 1;
+                let ends = events::client_ends(client.guest, client.accepted.peer);
+                ctx.net
+                    .report_refused(ends, RefusalReason::Host(failure), ctx.now);
                 ctx.host.abort(client.accepted.socket);
             }
         }

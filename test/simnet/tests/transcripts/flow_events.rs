@@ -410,3 +410,26 @@ fn verdicts_about_udp_clients_are_reported() {
         events.had(&["peer None", "decided Decider"]);
     }
 }
+
+/// A client is refused, with a record, if the reset of the connection that it would replace finds no room on the link.
+#[test]
+fn client_that_replaces_no_connection_is_reported() {
+    let config = Config {
+        max_flows: 1,
+        ..any()
+    };
+    let (mut given, events) = recorded(Given::new(config, PLAIN, HostPlan::default()));
+    given.host.serve(PORT, ConnectResult::Now, SILENT);
+    given.up(syn());
+    given.down(syn_ack());
+    given.up(up(ACK.and(FIN), 1001, 1));
+    given.pass(seconds(6));
+    events.had(&["opened"]);
+    given.link.fill(seconds(1));
+    let now = given.now();
+    given
+        .host
+        .connect_in(0, (CLIENT, 5000).into(), 7, Script::SINK, now);
+    given.pass(millis(1));
+    events.had(&["refused limit"]);
+}
