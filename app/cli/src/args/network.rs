@@ -213,7 +213,7 @@ pub(crate) struct NetworkArgs {
         long,
         hide_short_help = true,
         value_name = "FILE",
-        help = "Write the log to a file, too; of a command, to the file only: FILE[,size=N] [default: 1 MiB]"
+        help = "Write the log to a file, too; of a command, to the file only: FILE[,size=N][,title=TEXT] [default: 1 MiB]"
     )]
     pub(crate) log_file: Option<LogTo>,
     #[command(flatten)]

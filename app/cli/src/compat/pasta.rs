@@ -276,7 +276,8 @@ impl Given {
         }
         if let Some(path) = &self.log_file {
             let mut value = path.clone();
-            value.push(format!(",size={}", self.log_size.unwrap_or(values::LOG_SIZE)));
+            let size = self.log_size.unwrap_or(values::LOG_SIZE);
+            value.push(format!(",size={size},title={}", text::TITLE));
             words.push(option("log-file", value));
         }
         for (name, path) in [("pcap", &self.pcap), ("pid-file", &self.pid)] {

@@ -456,7 +456,7 @@ fn files(context: &Context) -> Result<()> {
     let log = std::fs::read_to_string("/mnt/log")?;
     let first = log.lines().next().unwrap_or_default();
     ensure!(
-        first.starts_with("pontoon ") && first.contains(&format!(" ({pid})")),
+        first.starts_with("pasta ") && first.contains(&format!(" ({pid})")),
         "{first}"
     );
     ensure!(log.len() <= 50_000, "{} bytes", log.len());

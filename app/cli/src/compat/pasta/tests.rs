@@ -320,8 +320,8 @@ fn options_of_logs_and_files_have_their_counterparts() {
         ("--trace -d", "-vv"),
         ("-d -q", "--quiet"),
         ("-q -d", "-v"),
-        ("-l /tmp/a,b", "--log-file=/tmp/a,b,size=1048576"),
-        ("--log-size 0xa000 --log-file x -l y", "--log-file=y,size=40960"),
+        ("-l /tmp/a,b", "--log-file=/tmp/a,b,size=1048576,title=pasta 2026_07_24.06fedeb"),
+        ("--log-size 0xa000 --log-file x -l y", "--log-file=y,size=40960,title=pasta 2026_07_24.06fedeb"),
         ("-p x --pcap y", "--pcap=y"),
         ("-P x", "--pid-file=x"),
     ] {

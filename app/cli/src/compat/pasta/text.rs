@@ -3,6 +3,9 @@
 /// Version of pasta whose options are supported. Callers print it, or compare it with the first version that has an option.
 const EMULATED: &str = "2026_07_24.06fedeb";
 
+/// Beginning of the first line of a log file, by which callers recognize it.
+pub(super) const TITLE: &str = "pasta 2026_07_24.06fedeb";
+
 pub(super) const SOCKET: &str = "-s is for passt / vhost-user mode only";
 pub(super) const ONE_OFF: &str = "--one-off is for passt mode only";
 pub(super) const NO_DHCP_DNS: &str = "--no-dhcp-dns is for passt mode only";
