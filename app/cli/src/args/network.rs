@@ -105,7 +105,7 @@ pub(crate) struct NetworkArgs {
     /// Fully qualified domain name that the guest gets by DHCP and DHCPv6
     #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = values::domain)]
     pub(crate) fqdn: Option<String>,
-    /// Services that the guest does not have: dhcp, dhcpv6, ndp, ra, tcp, udp, icmp
+    /// Services that the guest does not have: dhcp, dhcpv6, ndp, ra, tcp, udp, icmp, dns-option
     #[arg(
         long,
         hide_short_help = true,
