@@ -39,6 +39,7 @@ enum Key {
     DnsForward,
     DnsHost,
     DhcpDns,
+    DhcpSearch,
     Search,
     Hostname,
     Fqdn,
@@ -113,7 +114,7 @@ const SPECS: &[Spec<Key>] = &[
     with_argument(Key::NsMacAddr, None, "ns-mac-addr"),
     flag(Key::DhcpDns, None, "dhcp-dns"),
     flag(Key::Refused(text::NO_DHCP_DNS), None, "no-dhcp-dns"),
-    flag(Key::Ignored("dhcp-search"), None, "dhcp-search"),
+    flag(Key::DhcpSearch, None, "dhcp-search"),
     flag(Key::Refused(text::NO_DHCP_SEARCH), None, "no-dhcp-search"),
     with_argument(Key::DnsForward, None, "dns-forward"),
     flag(Key::NoNetnsQuit, None, "no-netns-quit"),
@@ -180,7 +181,7 @@ impl Given {
             Namespace::Existing(target) => self.attach(target, &mut words),
             Namespace::New => self.spawn(&mut words)?,
         }
-        self.network(&mut words)?;
+        self.network(namespace != Namespace::New, &mut words)?;
         self.output(namespace == Namespace::New, &mut words);
         Ok(match namespace {
             Namespace::Existing(_) => Translation::Run(words),
@@ -239,6 +240,7 @@ impl Given {
         words.push(option("attach", target));
         for (is_given, word) in [
             (!self.config_net, "--no-configure"),
+            (!self.config_net, "--bring-up-loopback"),
             (!self.foreground, "--daemon"),
             (self.no_netns_quit, "--stay"),
         ] {

@@ -64,8 +64,8 @@ Without PID or --netns, the command or a shell runs in new namespaces. docs/comp
   -S, --search LIST         search domains, or none
   -H, --hostname NAME       host name of the command
       --fqdn NAME           domain name that is announced by DHCP and DHCPv6
-      --dhcp-dns            announce the addresses of --dns
-      --dhcp-search         no effect: search domains are announced
+      --dhcp-dns            announce the DNS forwarder, and the addresses of --dns
+      --dhcp-search         announce search domains, and the DNS forwarder
       --map-host-loopback ADDR  ADDR is the host's loopback; or none (default: the gateway)
       --map-guest-addr ADDR     ADDR is the host's own address; or none
       --dns-forward ADDR    address of the DNS forwarder
