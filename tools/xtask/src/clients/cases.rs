@@ -12,6 +12,7 @@ pub(crate) enum Client {
     Buildkit,
     Podman,
     Buildah,
+    Passt,
 }
 
 impl Client {
@@ -24,6 +25,7 @@ impl Client {
             Self::Buildkit => "buildkit",
             Self::Podman => "podman",
             Self::Buildah => "buildah",
+            Self::Passt => "passt",
         }
     }
 
@@ -31,6 +33,7 @@ impl Client {
     pub(crate) fn links(self) -> &'static [&'static str] {
         match self {
             Self::Podman | Self::Buildah => &["pasta", "slirp4netns"],
+            Self::Passt => &["pasta"],
             _ => &["slirp4netns"],
         }
     }
@@ -119,6 +122,10 @@ pub(crate) const CASES: &[Case] = &[
     podman("podman-bats", "tests_505", 1500),
     buildah("run", 300),
     buildah("build", 300),
+    passt("tests_smoke", 60),
+    passt("tests_pasta", 600),
+    passt("tests_options", 300),
+    passt("tests_in_ns", 600),
 ];
 
 const fn tests(function: &'static str, deadline: u64) -> Case {
@@ -152,6 +159,15 @@ const fn buildah(function: &'static str, deadline: u64) -> Case {
     Case {
         client: Client::Buildah,
         library: "buildah",
+        function,
+        deadline,
+    }
+}
+
+const fn passt(function: &'static str, deadline: u64) -> Case {
+    Case {
+        client: Client::Passt,
+        library: "passt",
         function,
         deadline,
     }
