@@ -90,6 +90,9 @@ pub(crate) struct RunArgs {
     /// Attach to the tap as it is, or create it without addresses: another program configures it
     #[arg(long, hide_short_help = true, requires = "attach")]
     pub(crate) no_configure: bool,
+    /// Bring the loopback interface up, which --no-configure leaves as it is
+    #[arg(long, hide_short_help = true, requires = "no_configure")]
+    pub(crate) bring_up_loopback: bool,
     /// Continue in the background when the network is ready
     #[arg(long, hide_short_help = true, requires = "attach")]
     pub(crate) daemon: bool,

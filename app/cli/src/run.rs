@@ -29,6 +29,7 @@ pub(crate) fn run(arguments: RunArgs) -> ExitCode {
             target,
             ifname: arguments.ifname,
             configure: !arguments.no_configure,
+            loopback: !arguments.no_configure || arguments.bring_up_loopback,
             stay: arguments.stay,
         },
         None => Guest::Command {

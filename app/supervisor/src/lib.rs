@@ -389,6 +389,7 @@ enum GuestPlan<'a> {
     Namespace {
         attached: Attached,
         configure: bool,
+        loopback: bool,
     },
     Machine(Attachment, Option<SocketFile>),
 }
@@ -437,10 +438,12 @@ impl<'a> GuestPlan<'a> {
                 target,
                 ifname: _,
                 configure,
+                loopback,
                 stay,
             } => Self::Namespace {
                 attached: Attached::open(target, *stay, files)?,
                 configure: *configure,
+                loopback: *loopback,
             },
             Guest::Machine(machine) => {
                 let (attachment, file) = machine::open(machine, options.workers)?;
@@ -456,10 +459,12 @@ impl<'a> GuestPlan<'a> {
             Self::Namespace {
                 mut attached,
                 configure,
+                loopback,
             } => {
                 configured = configure;
                 let tap = attached.make_tap(&tap::TapConfig {
                     configure,
+                    loopback,
                     ..link.tap()
                 })?;
                 let dns: Vec<_> = link.config.plan.dns().map(|dns| dns.to_string()).collect();
@@ -519,6 +524,7 @@ impl LinkPlan<'_> {
             offload: self.offload,
             queues: self.options.workers,
             configure: true,
+            loopback: true,
         }
     }
 }

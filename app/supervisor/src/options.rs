@@ -162,6 +162,8 @@ pub enum Guest {
         ifname: Option<String>,
         /// False if another program configures the guest's interface.
         configure: bool,
+        /// True if the loopback interface is brought up.
+        loopback: bool,
         /// True if the end of the namespace does not end the program.
         stay: bool,
     },

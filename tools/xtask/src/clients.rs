@@ -8,6 +8,7 @@
 mod bench;
 mod cases;
 mod known;
+mod passt;
 mod podman;
 mod programs;
 mod results;
@@ -42,9 +43,13 @@ const SCRIPTS: &[(&str, &str)] = &[
         include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/containers.md")),
     ),
     ("docker.sh", include_str!("clients/docker.sh")),
+    ("host-passt.sh", include_str!("clients/host-passt.sh")),
     ("host-podman.sh", include_str!("clients/host-podman.sh")),
     ("host-reach.sh", include_str!("clients/host-reach.sh")),
     ("memory.sh", include_str!("clients/memory.sh")),
+    ("passt.sh", include_str!("clients/passt.sh")),
+    ("passt-run.sh", include_str!("clients/passt-run.sh")),
+    ("passt-tcp-crr.pl", include_str!("clients/passt-tcp-crr.pl")),
     ("podman.sh", include_str!("clients/podman.sh")),
     ("podman-bats.sh", include_str!("clients/podman-bats.sh")),
     ("podman-bench.sh", include_str!("clients/podman-bench.sh")),

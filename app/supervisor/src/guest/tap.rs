@@ -35,6 +35,8 @@ pub(crate) struct TapConfig {
     pub(crate) queues: u8,
     /// False if another program configures the tap: its Ethernet address, MTU, addresses and routes are not changed.
     pub(crate) configure: bool,
+    /// True if the loopback interface is brought up.
+    pub(crate) loopback: bool,
 }
 
 /// Tap that was created or existed, with access to its network namespace.
@@ -61,6 +63,13 @@ pub(crate) struct CreatedTap {
 /// 468,000 frames per second.
 const QUEUE: u32 = 4000;
 
+/// Settings of an interface that is only brought up.
+const UNTOUCHED: Interface = Interface {
+    mac: None,
+    mtu: None,
+    queue: None,
+};
+
 /// Index of the loopback interface in every network namespace.
 const LOOPBACK: u32 = 1;
 
@@ -74,6 +83,11 @@ pub(crate) fn create(config: &TapConfig) -> Result<CreatedTap, Error> {
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).context("cannot open a socket")?;
     let index = netdevice::name_to_index(&socket, &tap.name).context("cannot find the tap")?;
     let mut netlink = Netlink::open().context("cannot open a netlink socket")?;
+    if config.loopback {
+        netlink
+            .bring_up(LOOPBACK, &UNTOUCHED)
+            .context("cannot bring lo up")?;
+    }
     if config.configure {
         configure(config, &tap.name, index, &mut netlink)?;
     }
@@ -90,18 +104,10 @@ pub(crate) fn create(config: &TapConfig) -> Result<CreatedTap, Error> {
     })
 }
 
-/// Brings the tap and the loopback interface up, and sets addresses and routes, without duplicate address detection. The
+/// Brings the tap up, and sets addresses and routes, without duplicate address detection. The
 /// tap ignores router advertisements.
 fn configure(config: &TapConfig, name: &str, index: u32, netlink: &mut Netlink) -> Result<(), Error> {
     settle_ipv6(name, config.plan.v6.is_some());
-    let untouched = Interface {
-        mac: None,
-        mtu: None,
-        queue: None,
-    };
-    netlink
-        .bring_up(LOOPBACK, &untouched)
-        .context("cannot bring lo up")?;
     let interface = Interface {
         mac: Some(config.mac.0),
         mtu: Some(config.mtu),

@@ -222,11 +222,14 @@ fn pid(context: &Context) -> Result<()> {
     let mut shell = Shell::start(context)?;
     shell.holder()?;
     shell.daemon("-q --no-map-gw -t none -u none -I tap7 $holder")?;
-    let text = shell.inside("ip -oneline address show; ip link show tap7")?;
+    let text = shell.inside("ip -oneline address show dev tap7; ip link show tap7")?;
     ensure!(
         text.contains("tap7: ") && !text.contains("inet") && text.contains("state DOWN"),
         "{text}"
     );
+    // The loopback interface is brought up in any case.
+    let text = shell.inside("ip -oneline address show dev lo up")?;
+    ensure!(text.contains("127.0.0.1"), "{text}");
     let text = shell.inside(
         "ip address add 198.51.100.1/24 dev tap7; ip link set tap7 up; ip route add default via 198.51.100.2",
     )?;
@@ -497,7 +500,7 @@ fn files(context: &Context) -> Result<()> {
     let log = std::fs::read_to_string("/mnt/log")?;
     let first = log.lines().next().unwrap_or_default();
     ensure!(
-        first.starts_with("pontoon ") && first.contains(&format!(" ({pid})")),
+        first.starts_with("pasta ") && first.contains(&format!(" ({pid})")),
         "{first}"
     );
     ensure!(log.len() <= 50_000, "{} bytes", log.len());

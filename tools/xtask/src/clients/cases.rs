@@ -13,6 +13,7 @@ pub(crate) enum Client {
     Podman,
     Podman6,
     Buildah,
+    Passt,
 }
 
 impl Client {
@@ -26,6 +27,7 @@ impl Client {
             Self::Podman => "podman",
             Self::Podman6 => "podman-6",
             Self::Buildah => "buildah",
+            Self::Passt => "passt",
         }
     }
 
@@ -33,7 +35,7 @@ impl Client {
     pub(crate) fn links(self) -> &'static [&'static str] {
         match self {
             Self::Podman | Self::Buildah => &["pasta", "slirp4netns"],
-            Self::Podman6 => &["pasta"],
+            Self::Podman6 | Self::Passt => &["pasta"],
             _ => &["slirp4netns"],
         }
     }
@@ -139,6 +141,10 @@ pub(crate) const CASES: &[Case] = &[
     podman6("podman-reach", "reach", 400),
     buildah("run", 300),
     buildah("build", 300),
+    passt("tests_smoke", 60),
+    passt("tests_pasta", 600),
+    passt("tests_options", 300),
+    passt("tests_in_ns", 600),
 ];
 
 const fn tests(function: &'static str, deadline: u64) -> Case {
@@ -181,6 +187,15 @@ const fn buildah(function: &'static str, deadline: u64) -> Case {
     Case {
         client: Client::Buildah,
         library: "buildah",
+        function,
+        deadline,
+    }
+}
+
+const fn passt(function: &'static str, deadline: u64) -> Case {
+    Case {
+        client: Client::Passt,
+        library: "passt",
         function,
         deadline,
     }

@@ -84,6 +84,8 @@ until [ "$(at_neighbour ss -Hlnt | grep -cE ':(80|53|7001|7003|5201) ')" -ge 6 ]
 done
 [ "$library" != podman-reach ] || . /run/scripts/host-reach.sh
 
+[ "$library" != passt ] || . /run/scripts/host-passt.sh
+
 # Prints processes of the user, network devices, listening sockets, socket files and mounted namespaces.
 state() {
     ps -e -o uid=,pid=,comm= | awk '$1 != 0 {print "process " $2 " " $3}'

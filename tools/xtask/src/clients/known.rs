@@ -56,6 +56,79 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         "routed.own6.*",
         "the address that the container was given stays closed when the container removes it",
     ),
+    of_passt("tests_pasta", "pasta-setup", HOST_PORT),
+    of_passt(
+        "tests_pasta",
+        "pasta-tcp-TCP-IPv4-ns-to-host-spliced-big-transfer",
+        HOST_PORT,
+    ),
+    of_passt(
+        "tests_pasta",
+        "pasta-tcp-TCP-IPv4-ns-to-host-spliced-small-transfer",
+        HOST_PORT,
+    ),
+    of_passt(
+        "tests_pasta",
+        "pasta-tcp-TCP-IPv6-ns-to-host-spliced-big-transfer",
+        HOST_PORT,
+    ),
+    of_passt(
+        "tests_pasta",
+        "pasta-tcp-TCP-IPv6-ns-to-host-spliced-small-transfer",
+        HOST_PORT,
+    ),
+    of_passt(
+        "tests_pasta",
+        "pasta-udp-UDP-IPv4-ns-to-host-recvmmsg-sendmmsg",
+        HOST_PORT,
+    ),
+    of_passt(
+        "tests_pasta",
+        "pasta-udp-UDP-IPv6-host-to-ns-recvmmsg-sendmmsg",
+        "a client on the host's loopback appears as the gateway, whose address is link-local",
+    ),
+    of_passt(
+        "tests_pasta",
+        "pasta-udp-UDP-IPv6-ns-to-host-recvmmsg-sendmmsg",
+        HOST_PORT,
+    ),
+    of_passt("tests_options", "pasta-options-log-to-file-Maximum-log-size", LOG),
+    of_passt(
+        "tests_options",
+        "pasta-options-log-to-file-Maximum-log-size-on-tmpfs-no-FALLOC-FL-COLLAPSE-RANGE",
+        LOG,
+    ),
+    of_passt("tests_in_ns", "passt-in-ns-setup", HOST_PORT),
+    of_passt(
+        "tests_in_ns",
+        "passt-in-ns-tcp-TCP-IPv4-ns-to-host-spliced-big-transfer",
+        HOST_PORT,
+    ),
+    of_passt(
+        "tests_in_ns",
+        "passt-in-ns-tcp-TCP-IPv4-ns-to-host-spliced-small-transfer",
+        HOST_PORT,
+    ),
+    of_passt(
+        "tests_in_ns",
+        "passt-in-ns-tcp-TCP-IPv6-ns-to-host-spliced-big-transfer",
+        HOST_PORT,
+    ),
+    of_passt(
+        "tests_in_ns",
+        "passt-in-ns-tcp-TCP-IPv6-ns-to-host-spliced-small-transfer",
+        HOST_PORT,
+    ),
+    of_passt(
+        "tests_in_ns",
+        "passt-in-ns-udp-UDP-IPv4-ns-to-host-recvmmsg-sendmmsg",
+        HOST_PORT,
+    ),
+    of_passt(
+        "tests_in_ns",
+        "passt-in-ns-udp-UDP-IPv6-ns-to-host-recvmmsg-sendmmsg",
+        HOST_PORT,
+    ),
 ];
 
 const NAMESPACE_PORT: &str = "ports of the host are not forwarded to the container's loopback (`-T`)";
@@ -63,6 +136,17 @@ const SOURCE_LOOPBACK: &str =
     "a client on the host's loopback appears as the gateway instead of the container's own address";
 
 const LINK_LOCAL: &str = "link-local addresses are closed";
+const HOST_PORT: &str = "ports of the host are not forwarded to the namespace's loopback (`-T`, `-U`)";
+const LOG: &str = "the log has no lines of connections";
+
+const fn of_passt(function: &'static str, check: &'static str, reason: &'static str) -> Difference {
+    Difference {
+        client: "passt",
+        function,
+        check,
+        reason,
+    }
+}
 
 const fn of_podman(function: &'static str, check: &'static str, reason: &'static str) -> Difference {
     Difference {

@@ -9,13 +9,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::clients::cases::Client;
-use crate::clients::{Link, podman};
+use crate::clients::{Link, passt, podman};
 use crate::{packages, step};
 
 /// Pairs of program and Debian package of this machine.
 pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("busybox", "busybox-static"),
     ("curl", "curl"),
+    ("dhclient", "isc-dhcp-client"),
     ("dig", "bind9-dnsutils"),
     ("dnsmasq", "dnsmasq-base"),
     ("getpcaps", "libcap2-bin"),
@@ -36,6 +37,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("script", "bsdutils"),
     ("setpriv", "util-linux"),
     ("socat", "socat"),
+    ("tmux", "tmux"),
     ("unshare", "util-linux"),
     ("useradd", "passwd"),
 ];
@@ -102,22 +104,22 @@ pub(crate) struct Programs {
     debian: String,
     podman: String,
     podman6: String,
+    /// The version of passt's source.
+    passt: String,
 }
 
 impl Programs {
-    /// Downloads and builds the programs that the cache directory lacks, and podman 6 if `clients` contains it.
+    /// Downloads and builds the programs that the cache directory lacks; podman 6 and those of passt's tests if `clients`
+    /// contains them.
     pub(crate) fn install(directory: &Path, clients: &[Client]) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let directory = directory.canonicalize()?;
         once(&directory, &format!("debian-{SUITE}"), "debian", |to| {
             unpack_packages(to, &[SUITE], UNPACKED, WITH_OWN_LIBRARIES, "/run/clients/debian")
         })?;
-        once(
-            &directory,
-            &format!("source-{SUITE}"),
-            "slirp4netns",
-            unpack_source,
-        )?;
+        once(&directory, &format!("source-{SUITE}"), "slirp4netns", |to| {
+            unpack_source(to, "slirp4netns")
+        })?;
         let go = go()?;
         for (link, version) in [
             ("rootlesskit-v2", ROOTLESSKIT_V2),
@@ -134,6 +136,10 @@ impl Programs {
         let podman = podman::install(&directory, &go)?;
         let podman6 = match clients.contains(&Client::Podman6) {
             true => podman::install_6(&directory)?,
+            false => String::new(),
+        };
+        let passt = match clients.contains(&Client::Passt) {
+            true => passt::install(&directory)?,
             false => String::new(),
         };
         let bin = directory.join("bin");
@@ -154,6 +160,7 @@ impl Programs {
             debian,
             podman,
             podman6,
+            passt,
         })
     }
 
@@ -182,6 +189,7 @@ impl Programs {
             Client::Podman => version_of(&self.podman, "podman"),
             Client::Podman6 => version_of(&self.podman6, "podman"),
             Client::Buildah => version_of(&self.podman, "buildah"),
+            Client::Passt => self.passt.clone(),
         }
     }
 
@@ -195,6 +203,7 @@ impl Programs {
         let (programs, source) = match client {
             Client::RootlesskitV2 => ("rootlesskit-v2", "rootlesskit-v2/source"),
             Client::Slirp4netns => ("rootlesskit-v3", "slirp4netns"),
+            Client::Passt => ("rootlesskit-v3", "passt-source"),
             _ => ("rootlesskit-v3", "rootlesskit-v3/source"),
         };
         let podman = match client {
@@ -274,17 +283,18 @@ pub(super) fn unpack_packages(
     succeed("set the libraries' paths", &mut patch, DOWNLOAD)
 }
 
-/// Unpacks the source package of slirp4netns, which contains its tests.
-fn unpack_source(to: &Path) -> Result<()> {
+/// Unpacks a source package, which contains the tests of the project, and writes its version to the file `version`.
+pub(super) fn unpack_source(to: &Path, package: &str) -> Result<()> {
     packages::configure_apt(&to.join("apt"), &[SUITE], &["deb-src"])?;
     let mut fetch = shell(
         "apt-get update
-        apt-get source --download-only slirp4netns
-        tar --directory .. --strip-components 1 --extract --file slirp4netns_*.orig.tar.*",
-        &[],
+        apt-get source --download-only \"$1\"
+        sed -n 's/^Version: //p' *.dsc >../version
+        tar --directory .. --strip-components 1 --extract --file \"$1\"_*.orig.tar.*",
+        &[package],
     );
     fetch.env("APT_CONFIG", "apt.conf").current_dir(to.join("apt"));
-    succeed("fetch the tests of slirp4netns", &mut fetch, DOWNLOAD)?;
+    succeed(&format!("fetch the tests of {package}"), &mut fetch, DOWNLOAD)?;
     Ok(fs::remove_dir_all(to.join("apt"))?)
 }
 
