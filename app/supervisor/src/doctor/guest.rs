@@ -155,6 +155,7 @@ fn prepare(disabled: &Disabled) -> Result<Prepared, Error> {
             offload: TapOffload::all_but(disabled),
             queues: 1,
             configure: true,
+            loopback: true,
         },
         resolv_conf: Some(render(&resolvers, &[])),
         hostname: None,
