@@ -6,6 +6,7 @@ mod archives;
 mod build;
 mod check;
 mod components;
+mod services;
 mod tools;
 mod tree;
 mod twice;
