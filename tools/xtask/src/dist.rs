@@ -6,6 +6,7 @@ mod archives;
 mod build;
 mod check;
 mod components;
+mod services;
 mod tools;
 mod tree;
 mod twice;
@@ -59,6 +60,9 @@ struct Arguments {
 /// A program is missing and cannot be installed, a build fails, or the output directory cannot be written.
 pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let arguments = parse(arguments)?;
+    if arguments.twice {
+        twice::require_commit()?;
+    }
     let output = arguments.output.unwrap_or_else(|| target().join("dist"));
     create(&output)?;
     let revision = Revision::of(workspace())?;

@@ -1,6 +1,7 @@
 //! The files that `cargo xtask dist` writes.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -86,6 +87,8 @@ pub(super) fn native() -> Result<&'static Target> {
 fn copy_into(output: &Path, file: &Path) -> Result<()> {
     let to = output.join(file.file_name().context("a file without a name")?);
     fs::copy(file, &to).with_context(|| format!("cannot write {}", to.display()))?;
+    // objcopy makes it executable, as the program is.
+    fs::set_permissions(&to, fs::Permissions::from_mode(0o644))?;
     Ok(())
 }
 

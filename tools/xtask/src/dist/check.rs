@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::{Target, archives, output_of};
+use super::{Target, archives, output_of, services};
 use crate::{packages, step, target, workspace};
 
 /// Programs that the checks execute, and their Debian packages.
@@ -21,12 +21,23 @@ const NEEDED: &[(&str, &str)] = &[
     ("readelf", "binutils"),
     ("rpm", "rpm"),
     ("rpm2cpio", "rpm2cpio"),
-    ("systemd-analyze", "systemd"),
+    ("systemd-nspawn", "systemd-container"),
     ("unshare", "util-linux"),
 ];
 
-/// Debian releases in which the .deb is installed. The first is the oldest that is supported; the second has AppArmor 4.
-const SUITES: &[&str] = &["bookworm", "trixie"];
+/// Systems in which the packages are installed: the oldest release that is supported, and one with AppArmor 4.
+const SYSTEMS: &[System] = &[
+    System {
+        name: "bookworm",
+        suite: "bookworm",
+        packages: "man-db,mount,passwd,rpm",
+    },
+    System {
+        name: "trixie",
+        suite: "trixie",
+        packages: "man-db,mount,passwd,rpm",
+    },
+];
 
 /// Script that runs in a clean system, and the one that enters it.
 const SCRIPT: &str = include_str!("check.sh");
@@ -64,12 +75,13 @@ pub(super) fn run(output: &Path, targets: &[&'static Target]) -> Result<bool> {
     }
     let native = archives::native()?;
     if targets.iter().any(|target| target.triple == native.triple) {
-        for suite in SUITES {
+        for system in SYSTEMS {
             check(
-                format!("packages in {suite}"),
-                in_system(&output, native, suite, &scratch),
+                format!("packages in {}", system.name),
+                in_system(&output, native, system, &scratch),
             );
         }
+        check("services".to_owned(), services::run(&output, native, &scratch));
     }
     for failure in &failures {
         eprintln!("failed: {failure}");
@@ -235,18 +247,9 @@ fn components(output: &Path, target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Installs, uses and removes the packages in a clean system of the release `suite`.
-fn in_system(output: &Path, target: &Target, suite: &str, scratch: &Path) -> Result<()> {
-    let archive = system(suite, scratch)?;
-    let root = scratch.join(format!("{suite}-root"));
-    let _ = fs::remove_dir_all(&root);
-    fs::create_dir_all(&root)?;
-    let mut unpack = Command::new("tar");
-    unpack
-        .args(["--extract", "--numeric-owner", "--directory"])
-        .arg(&root);
-    unpack.arg("--file").arg(archive);
-    output_of(unpack)?;
+/// Installs, uses and removes the packages in a clean system.
+fn in_system(output: &Path, target: &Target, system: &System, scratch: &Path) -> Result<()> {
+    let root = system.unpack(scratch)?;
     let inside = root.join("check");
     fs::create_dir_all(&inside)?;
     let deb = archives::deb_path(output, target);
@@ -257,7 +260,7 @@ fn in_system(output: &Path, target: &Target, suite: &str, scratch: &Path) -> Res
     fs::write(inside.join("enter.sh"), ENTER)?;
     let _ = fs::remove_file(root.join("etc/resolv.conf"));
     fs::copy("/etc/resolv.conf", root.join("etc/resolv.conf"))?;
-    let downloads = scratch.join(format!("{suite}-downloads"));
+    let downloads = scratch.join(format!("{}-downloads", system.name));
     fs::create_dir_all(downloads.join("partial"))?;
     let mut enter = Command::new("unshare");
     enter
@@ -266,54 +269,60 @@ fn in_system(output: &Path, target: &Target, suite: &str, scratch: &Path) -> Res
         .args([&root, &downloads])
         .env("PATH", packages::PATH);
     ensure!(
-        step::run(&format!("use the packages in {suite}"), &mut enter, LIMIT)?,
+        step::run(&format!("use the packages in {}", system.name), &mut enter, LIMIT)?,
         "a check has failed"
     );
-    units(&root)
-}
-
-/// Checks the syntax of the units. The packages have been removed from `root`, in which the units are written again.
-fn units(root: &Path) -> Result<()> {
-    let directory = root.join("check/units");
-    fs::create_dir_all(&directory)?;
-    let mut units = Vec::new();
-    for unit in ["pontoon-relay", "pontoon-netns@", "pontoon-vm@"] {
-        let file = workspace().join(format!("dist/systemd/{unit}.service"));
-        // The program is not installed on this machine.
-        let text = fs::read_to_string(&file)?.replace("/usr/bin/pontoon", "/bin/true");
-        let name = unit.replace('@', "@name");
-        let path = directory.join(format!("{name}.service"));
-        fs::write(&path, text)?;
-        units.push(path);
-    }
-    let mut verify = Command::new("systemd-analyze");
-    verify.args(["verify", "--man=no"]).args(units);
-    let output = verify.output().context("cannot run systemd-analyze")?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let ours: Vec<_> = errors.lines().filter(|line| line.contains("pontoon")).collect();
-    ensure!(ours.is_empty(), "{}", ours.join("; "));
     Ok(())
 }
 
-/// Returns the archive of a clean system, which is made once.
-fn system(suite: &str, scratch: &Path) -> Result<PathBuf> {
-    let archive = scratch.join(format!("{suite}.tar"));
-    if archive.is_file() {
-        return Ok(archive);
+/// A clean Debian system.
+#[derive(Debug)]
+pub(super) struct System {
+    pub(super) name: &'static str,
+    /// The release.
+    pub(super) suite: &'static str,
+    /// Packages besides the essential ones and apt, separated by commas.
+    pub(super) packages: &'static str,
+}
+
+impl System {
+    /// Returns the directory of a new copy of the system below `scratch`.
+    pub(super) fn unpack(&self, scratch: &Path) -> Result<PathBuf> {
+        let archive = self.archive(scratch)?;
+        let root = scratch.join(format!("{}-root", self.name));
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir_all(&root)?;
+        let mut unpack = Command::new("tar");
+        unpack
+            .args(["--extract", "--numeric-owner", "--directory"])
+            .arg(&root);
+        unpack.arg("--file").arg(archive);
+        output_of(unpack)?;
+        Ok(root)
     }
-    let new = scratch.join(format!("{suite}.new.tar"));
-    let mut make = Command::new("mmdebstrap");
-    make.args([
-        "--variant=apt",
-        "--include=man-db,rpm,passwd",
-        "--skip=cleanup/apt",
-    ])
-    .args([suite])
-    .arg(&new)
-    .arg("http://deb.debian.org/debian");
-    if !step::run(&format!("make a clean {suite}"), &mut make, LIMIT)? {
-        bail!("cannot make a clean {suite}");
+
+    /// Returns the archive of the system, which is made once.
+    fn archive(&self, scratch: &Path) -> Result<PathBuf> {
+        let Self {
+            name,
+            suite,
+            packages,
+        } = self;
+        let archive = scratch.join(format!("{name}.tar"));
+        if archive.is_file() {
+            return Ok(archive);
+        }
+        let new = scratch.join(format!("{name}.new.tar"));
+        let mut make = Command::new("mmdebstrap");
+        make.args(["--variant=apt", "--skip=cleanup/apt"])
+            .arg(format!("--include={packages}"))
+            .arg(suite)
+            .arg(&new)
+            .arg("http://deb.debian.org/debian");
+        if !step::run(&format!("make the clean system {name}"), &mut make, LIMIT)? {
+            bail!("cannot make the clean system {name}");
+        }
+        fs::rename(new, &archive)?;
+        Ok(archive)
     }
-    fs::rename(new, &archive)?;
-    Ok(archive)
 }

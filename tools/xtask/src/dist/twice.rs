@@ -11,17 +11,26 @@ use super::build::{self, Build};
 use super::{Revision, Target, archives, git, output_of};
 use crate::{target, workspace};
 
+/// Checks that the working tree is that of a commit.
+///
+/// # Errors
+///
+/// It has changes.
+pub(super) fn require_commit() -> Result<()> {
+    let changes = output_of(git(workspace(), &["status", "--porcelain"]))?;
+    ensure!(
+        changes.is_empty(),
+        "the working tree has changes, so that two builds cannot be compared (try: git stash)"
+    );
+    Ok(())
+}
+
 /// Builds the commit again, and compares all files. Returns true if they are equal; prints those that differ.
 ///
 /// # Errors
 ///
-/// The working tree has changes, or the second build fails.
+/// The second build fails.
 pub(super) fn compare(revision: &Revision, targets: &[&'static Target], output: &Path) -> Result<bool> {
-    let changes = output_of(git(workspace(), &["status", "--porcelain"]))?;
-    ensure!(
-        changes.is_empty(),
-        "the working tree has changes, so that the files are not those of one commit (try: git stash)"
-    );
     let scratch = target().join("dist-second-build");
     let _ = fs::remove_dir_all(&scratch);
     fs::create_dir_all(&scratch).with_context(|| format!("cannot create {}", scratch.display()))?;
