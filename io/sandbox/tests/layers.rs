@@ -243,10 +243,13 @@ fn errno(result: i64) -> i32 {
     }
 }
 
-/// Signal of the last instruction of abort(3), as the process may not signal itself: `hlt` on x86-64, `brk` on aarch64.
-const ABORT_SIGNAL: i32 = match cfg!(target_arch = "aarch64") {
-    true => libc::SIGTRAP,
-    false => libc::SIGSEGV,
+/// Signal by which abort(3) ends the process, as the process may not signal itself. With glibc it is that of the last
+/// instruction, `hlt` on x86-64 and `brk` on aarch64. musl blocks all signals first, and the kernel ends a process in which
+/// SIGSYS is blocked.
+const ABORT_SIGNAL: i32 = match (cfg!(target_env = "musl"), cfg!(target_arch = "aarch64")) {
+    (true, _) => libc::SIGSYS,
+    (false, true) => libc::SIGTRAP,
+    (false, false) => libc::SIGSEGV,
 };
 
 fn abort() -> i32 {

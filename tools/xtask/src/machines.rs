@@ -296,6 +296,9 @@ const AARCH64_PACKAGES: &[&str] = &[
     "util-linux",
 ];
 
+/// Directories that scripts of the packages would create, and mount points.
+const AARCH64_DIRECTORIES: &[&str] = &["dev", "mnt", "opt", "proc", "root", "run", "sys", "tmp"];
+
 /// Files that scripts of the packages would create.
 const AARCH64_FILES: &[(&str, &str)] = &[
     ("etc/passwd", "root:x:0:0:root:/root:/bin/sh\n"),
@@ -308,6 +311,9 @@ fn aarch64(programs: &Programs, cases: &[&str]) -> Result<Command> {
     packages::install(&[("qemu-system-aarch64", "qemu-system-arm")])?;
     let root = aarch64_root();
     DEBIAN_12_AARCH64.unpack(&root, AARCH64_PACKAGES)?;
+    for directory in AARCH64_DIRECTORIES {
+        fs::create_dir_all(root.join(directory))?;
+    }
     for (path, text) in AARCH64_FILES {
         fs::write(root.join(path), text)?;
     }

@@ -109,11 +109,11 @@ impl Machine {
                     machine.set(flag, value)?;
                     rest = after;
                 }
-                [kernel, command @ ..] => {
+                [kernel, command @ ..] if !kernel.starts_with("--") => {
                     machine.kernel = kernel.into();
                     return Ok((machine, command));
                 }
-                [] => bail!(USAGE),
+                _ => bail!(USAGE),
             }
         }
     }
