@@ -16,6 +16,8 @@ mod links;
 mod pasta;
 mod slirp4netns;
 
+pub(crate) use links::is_pontoon;
+
 /// Program whose command line can be translated.
 struct Tool {
     name: &'static str,
@@ -82,6 +84,11 @@ pub(crate) fn run_as(program: &OsStr, arguments: impl FnOnce() -> Vec<OsString>)
     Some(tool.run(&program.to_string_lossy(), arguments()))
 }
 
+/// Returns the names of the programs.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    TOOLS.iter().map(|tool| tool.name)
+}
+
 /// Returns the name of each program and the text of its `--help`.
 pub(crate) fn usages() -> impl Iterator<Item = (&'static str, String)> {
     TOOLS.iter().map(|tool| (tool.name, (tool.usage)(tool.name)))
@@ -89,7 +96,6 @@ pub(crate) fn usages() -> impl Iterator<Item = (&'static str, String)> {
 
 /// Verb `pontoon compat`.
 pub(crate) fn compat(arguments: CompatArgs) -> ExitCode {
-    let names = || TOOLS.iter().map(|tool| tool.name);
     match arguments.command {
         None => {
             print(&names().map(|name| format!("{name}\n")).collect::<String>());

@@ -1,25 +1,32 @@
 //! A virtual machine with another kernel (a Debian package), which may have features that this machine's kernel
-//! lacks, and with this machine's files.
+//! lacks, or lack features that it has, and with this machine's files.
 //!
 //! `pontoon-e2e boot KERNEL COMMAND...` boots the unpacked Debian kernel package in the directory KERNEL in QEMU, and
 //! runs the command there as root: in the same working directory, with all programs of this machine, whose files the
 //! guest can read and not change. The output is copied to standard output, and the exit status is that of the
-//! command.
+//! command. Options precede KERNEL:
 //!
-//! QEMU translates the guest's instructions, which distorts times. With `--icount` before KERNEL each instruction of
-//! either virtual CPU takes 1 ns of virtual time: while one of the CPUs is busy, time counts instructions.
+//! - `--icount`: QEMU translates the guest's instructions, which distorts times. With this option each instruction of
+//!   either virtual CPU takes 1 ns of virtual time: while one of the CPUs is busy, time counts instructions.
+//! - `--aarch64`: the machine and its kernel are aarch64's.
+//! - `--root DIRECTORY`: the guest's files are those in DIRECTORY, which has programs of the guest's architecture,
+//!   instead of this machine's. The working directory is `/`.
+//! - `--append WORDS`: further arguments of the kernel.
+//! - `--modules NAMES`: further kernel modules, separated by commas.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
 mod archive;
+mod machine;
 mod modules;
 
 use archive::Archive;
+use machine::Machine;
 
 /// Kernel modules that the virtual machine needs for its disk, then those for the tests.
 const MODULES: &[&str] = &[
@@ -31,9 +38,6 @@ const MODULES: &[&str] = &[
     "tun",
     "vhost_net",
 ];
-
-/// Memory of the virtual machine in MiB.
-const MEGABYTES: &str = "2048";
 
 /// Line on the console before the command's output.
 const BEGIN: &str = "=== BEGIN ===";
@@ -62,6 +66,7 @@ mount -t devpts none /sysroot/dev/pts
 mount -t tmpfs none /sysroot/dev/shm
 mount -t tmpfs none /sysroot/run
 ip link set lo up
+hostname machine
 mkdir /sysroot/machine
 cp /bin/busybox /command /second /sysroot/machine
 exec switch_root /sysroot /machine/busybox sh /machine/second
@@ -79,39 +84,33 @@ echo \"=== END $? ===\"
 
 /// Runs the command in the virtual machine. Returns true if its exit status is 0.
 pub(crate) fn run(arguments: &[String]) -> Result<bool> {
-    let (clock, arguments) = match arguments.split_first() {
-        Some((flag, rest)) if flag == "--icount" => (Clock::Instructions, rest),
-        _ => (Clock::Host, arguments),
-    };
-    let [kernel, command @ ..] = arguments else {
-        bail!("usage: pontoon-e2e boot [--icount] KERNEL COMMAND...");
-    };
+    let (machine, command) = Machine::parse(arguments)?;
     ensure!(!command.is_empty(), "no command was given");
-    let kernel = Path::new(kernel);
-    let image = only(&kernel.join("boot"), "vmlinuz-")?;
-    let initrd = Initrd::write(&contents(kernel, command)?)?;
-    let mut machine = boot(&image, &initrd.0, clock)?;
-    let status = relay(&mut machine);
-    machine.wait()?;
+    let image = only(&machine.kernel.join("boot"), "vmlinuz-")?;
+    let initrd = Initrd::write(&contents(&machine, command)?)?;
+    let mut qemu = machine.start(&image, &initrd.0)?;
+    let status = relay(&mut qemu);
+    qemu.wait()?;
     Ok(status? == 0)
 }
 
 /// Returns the initramfs of the virtual machine.
-fn contents(kernel: &Path, command: &[String]) -> Result<Archive> {
+fn contents(machine: &Machine, command: &[String]) -> Result<Archive> {
     let mut archive = Archive::default();
     for directory in ["bin", "dev", "modules", "proc"] {
         archive.directory(directory);
     }
-    archive.file(
-        "bin/busybox",
-        &fs::read("/bin/busybox").context("cannot read /bin/busybox")?,
-    );
-    for (nth, module) in modules::closure(kernel, MODULES)?.iter().enumerate() {
-        archive.file(&format!("modules/{nth:02}"), module);
+    let busybox = machine.root.join("bin/busybox");
+    let busybox = fs::read(&busybox).with_context(|| format!("cannot read {}", busybox.display()))?;
+    archive.file("bin/busybox", &busybox);
+    let further = machine.modules.iter().map(String::as_str);
+    let names: Vec<&str> = MODULES.iter().copied().chain(further).collect();
+    for (nth, module) in modules::closure(&machine.kernel, &names)?.iter().enumerate() {
+        archive.file(&format!("modules/{nth:03}"), module);
     }
     archive.file("init", INIT.as_bytes());
     archive.file("second", SECOND.as_bytes());
-    let here = std::env::current_dir()?;
+    let here = machine.directory()?;
     let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
     let line = format!(
         "cd {} && exec {}\n",
@@ -127,56 +126,9 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Clock source of the virtual machine.
-#[derive(Clone, Copy)]
-enum Clock {
-    Host,
-    Instructions,
-}
-
-impl Clock {
-    fn options(self) -> &'static [&'static str] {
-        match self {
-            Self::Host => &["-accel", "tcg,thread=multi", "-smp", "2"],
-            Self::Instructions => &[
-                "-accel",
-                "tcg,thread=single",
-                "-smp",
-                "2",
-                "-icount",
-                "shift=0,sleep=off",
-            ],
-        }
-    }
-}
-
-fn boot(image: &Path, initrd: &Path, clock: Clock) -> Result<Child> {
-    let mut qemu = Command::new("qemu-system-x86_64");
-    qemu.args(clock.options());
-    qemu.args(["-machine", "q35", "-cpu", "max", "-m", MEGABYTES])
-        .args(["-nodefaults", "-no-user-config", "-no-reboot"])
-        .args(["-display", "none", "-serial", "stdio", "-monitor", "none"])
-        .args([
-            "-fsdev",
-            "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
-        ])
-        .args(["-device", "virtio-9p-pci,fsdev=root,mount_tag=root"])
-        .arg("-kernel")
-        .arg(image)
-        .arg("-initrd")
-        .arg(initrd)
-        .args([
-            "-append",
-            "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off",
-        ])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    qemu.spawn().context("cannot run qemu-system-x86_64")
-}
-
 /// Copies the command's output from the console, and returns the command's exit status.
-fn relay(machine: &mut Child) -> Result<u32> {
-    let console = machine.stdout.take().context("QEMU has no pipe")?;
+fn relay(qemu: &mut Child) -> Result<u32> {
+    let console = qemu.stdout.take().context("QEMU has no pipe")?;
     let mut before = Vec::new();
     let mut begun = false;
     for line in BufReader::new(console).split(b'\n') {

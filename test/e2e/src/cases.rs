@@ -1,6 +1,7 @@
 //! The list.
 
 mod addressing;
+mod apparmor;
 mod batches;
 mod calls;
 mod compat;
@@ -8,6 +9,8 @@ mod confinement;
 mod control;
 mod decider;
 mod dns;
+mod doctor;
+mod documents;
 #[cfg(target_arch = "x86_64")]
 mod escapes;
 mod events;
@@ -60,6 +63,7 @@ const DISABLE: &str = "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net";
 pub(crate) fn all() -> Vec<Case> {
     let topics = [
         addressing::cases,
+        apparmor::cases,
         batches::cases,
         calls::cases,
         compat::cases,
@@ -67,6 +71,8 @@ pub(crate) fn all() -> Vec<Case> {
         control::cases,
         decider::cases,
         dns::cases,
+        doctor::cases,
+        documents::cases,
         #[cfg(target_arch = "x86_64")]
         escapes::cases,
         events::cases,

@@ -18,7 +18,9 @@ mod inject;
 mod lint;
 mod machine;
 mod network;
+mod page;
 mod pattern;
+mod probe;
 mod process;
 mod qemu;
 mod run;
@@ -48,6 +50,9 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
         Some("guest") => guest::run(&arguments[1..]).map(|()| true),
         Some("figures") => figures::run(&arguments[1..]),
         Some("boot") => boot::run(&arguments[1..]),
+        Some("probe") => {
+            probe::run(arguments.get(1).context("usage: pontoon-e2e probe NAME")?).map(|()| true)
+        }
         Some("case") => runner::run_one(&arguments[1..]).map(|()| true),
         _ => runner::run_list(&options(arguments)?),
     }
@@ -70,6 +75,10 @@ struct Options {
     excluded: Vec<String>,
     /// True if the names of the cases are printed and no case is run.
     list: bool,
+    /// Factor of the cases' deadlines, for a slow machine.
+    slow: u32,
+    /// Number of cases that run side by side, unless they wait or run alone.
+    beside: usize,
 }
 
 fn options(arguments: &[String]) -> Result<Options> {
@@ -78,6 +87,8 @@ fn options(arguments: &[String]) -> Result<Options> {
         filters: Vec::new(),
         excluded: Vec::new(),
         list: false,
+        slow: 1,
+        beside: runner::BESIDE,
     };
     let mut direct = false;
     let mut rest = arguments.iter();
@@ -91,6 +102,8 @@ fn options(arguments: &[String]) -> Result<Options> {
                 let prefix = rest.next().context("--except needs the beginning of names")?;
                 options.excluded.push(prefix.clone());
             }
+            "--slow" => options.slow = rest.next().context("--slow needs a factor")?.parse()?,
+            "--beside" => options.beside = rest.next().context("--beside needs a number")?.parse()?,
             "--direct" => direct = true,
             "--list" => options.list = true,
             flag if flag.starts_with('-') => bail!("unknown option {flag}"),
@@ -98,7 +111,10 @@ fn options(arguments: &[String]) -> Result<Options> {
         }
     }
     if options.binary.is_none() && !direct && !options.list {
-        bail!("usage: pontoon-e2e (--binary PATH | --direct) [--list] [--except PREFIX]... [FILTER...]");
+        bail!(
+            "usage: pontoon-e2e (--binary PATH | --direct) [--list] [--slow FACTOR] [--beside NUMBER] \
+             [--except PREFIX]... [FILTER...]"
+        );
     }
     Ok(options)
 }

@@ -20,8 +20,8 @@ use crate::case::{Caller, Case, Context, Load, Outcome, Place};
 use crate::process::Program;
 use crate::{Options, cases, run, sys};
 
-/// Number of [`Load::Shared`] cases that run side by side. Many of them sleep until a timer expires.
-const BESIDE: usize = 12;
+/// Usual number of [`Load::Shared`] cases that run side by side. Many of them sleep until a timer expires.
+pub(crate) const BESIDE: usize = 12;
 
 /// Flaky cases that a run may have. More of them are a defect of the program or of the tests rather than noise.
 const MAX_FLAKY: u32 = 2;
@@ -59,7 +59,10 @@ pub(crate) fn run_list(options: &Options) -> Result<bool> {
                 .iter()
                 .any(|prefix| case.name.starts_with(prefix.as_str()))
     };
-    let cases: Vec<Case> = cases::all().into_iter().filter(wanted).collect();
+    let mut cases: Vec<Case> = cases::all().into_iter().filter(wanted).collect();
+    for case in &mut cases {
+        case.deadline *= options.slow;
+    }
     if options.list {
         for case in &cases {
             print_line(&format!("{} ({} s)", case.name, case.deadline.as_secs()))?;
@@ -85,7 +88,7 @@ pub(crate) fn run_list(options: &Options) -> Result<bool> {
         for case in of(Load::Waiting) {
             scope.spawn(move || first(case));
         }
-        for _ in 0..BESIDE {
+        for _ in 0..options.beside {
             scope.spawn(|| std::iter::from_fn(next).try_for_each(first));
         }
     });

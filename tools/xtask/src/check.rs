@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::{cargo, layers, references, step, words};
+use crate::{cargo, layers, profiles, references, step, words};
 
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
@@ -24,7 +24,7 @@ pub(crate) fn run() -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// Checks the dependencies between crates, the words, and the references in documents; returns the number of rules that are broken.
+/// Checks the dependencies between crates, the words, the references in documents, and the generated profiles; returns the number of rules that are broken.
 pub(crate) fn rules() -> Result<u32> {
     eprintln!("--- layers");
     let layers = layers::check()?;
@@ -32,7 +32,10 @@ pub(crate) fn rules() -> Result<u32> {
     let words = words::check()?;
     eprintln!("--- references");
     let references = references::check()?;
-    Ok(u32::from(!layers) + u32::from(!words) + u32::from(!references))
+    eprintln!("--- profiles");
+    let profiles = profiles::check()?;
+    let broken = [layers, words, references, profiles].map(|sound| u32::from(!sound));
+    Ok(broken.iter().sum())
 }
 
 /// The format check, clippy, and a check of the references in documentation comments: name and command.

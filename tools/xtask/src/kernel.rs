@@ -8,24 +8,40 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{packages, step};
+use crate::debian::{DEBIAN_12, DEBIAN_12_AARCH64, Debian};
+use crate::step;
 
 /// A Debian package that depends on the newest kernel of its kind.
 struct DebianPackage {
     name: &'static str,
-    suite: &'static str,
+    debian: Debian,
 }
 
 /// The kernel for virtual machines (`cloud`), which the tests' guests boot.
 const GUESTS: DebianPackage = DebianPackage {
     name: "linux-image-cloud-amd64",
-    suite: "bookworm",
+    debian: DEBIAN_12,
 };
 
 /// A recent kernel with vhost-net, SO_PEEK_OFF for TCP and UDP segmentation, for tests of these features.
 const RECENT: DebianPackage = DebianPackage {
     name: "linux-image-amd64",
-    suite: "bookworm-backports",
+    debian: Debian {
+        suite: "bookworm-backports",
+        ..DEBIAN_12
+    },
+};
+
+/// The kernel of Debian 12, Linux 6.1, which has no SO_PEEK_OFF for TCP.
+const OLD: DebianPackage = DebianPackage {
+    name: "linux-image-amd64",
+    debian: DEBIAN_12,
+};
+
+/// The kernel of Debian 12 for aarch64.
+const OLD_AARCH64: DebianPackage = DebianPackage {
+    name: "linux-image-arm64",
+    debian: DEBIAN_12_AARCH64,
 };
 
 const FETCH: Duration = Duration::from_secs(300);
@@ -49,8 +65,21 @@ pub(crate) fn fetch(target: &Path) -> Result<()> {
 
 /// Downloads a recent kernel with all its modules unless its directory exists. Returns the directory.
 pub(crate) fn recent(target: &Path) -> Result<PathBuf> {
-    let directory = target.join("kernel-vhost-net");
-    once(&RECENT, &directory, |unpacked, all| {
+    whole(&RECENT, target.join("kernel-vhost-net"))
+}
+
+/// Downloads the kernel of Debian 12 with all its modules unless its directory exists. Returns the directory.
+pub(crate) fn old(target: &Path) -> Result<PathBuf> {
+    whole(&OLD, target.join("kernel-debian-12"))
+}
+
+/// Downloads the kernel of Debian 12 for aarch64 with all its modules unless its directory exists. Returns the directory.
+pub(crate) fn old_aarch64(target: &Path) -> Result<PathBuf> {
+    whole(&OLD_AARCH64, target.join("kernel-debian-12-aarch64"))
+}
+
+fn whole(package: &DebianPackage, directory: PathBuf) -> Result<PathBuf> {
+    once(package, &directory, |unpacked, all| {
         Ok(fs::rename(unpacked, all)?)
     })?;
     Ok(directory)
@@ -78,8 +107,9 @@ fn once(
 
 /// Downloads `package` into the directory `at`, and unpacks it in `at/unpacked`.
 fn unpack(package: &DebianPackage, at: &Path) -> Result<()> {
-    let DebianPackage { name, suite } = package;
-    packages::configure_apt(at, suite, &["deb"])?;
+    let DebianPackage { name, debian } = package;
+    let suite = debian.suite;
+    debian.configure(at)?;
     let mut fetch = Command::new("sh");
     fetch
         .args([

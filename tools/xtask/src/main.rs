@@ -1,20 +1,25 @@
 //! Tasks of the workspace. `setup` installs the programs that the tests need. `check` runs the quick tests (`rules`
 //! its checks of dependencies, words and references), and `test` all of them. `bench-ab` compares revisions, `kernel`
 //! downloads the kernel of the tests' virtual machines, `fuzz` and `simulate` run for a given time or number of
-//! seeds, `clients` runs other projects' programs with Pontoon instead of slirp4netns or pasta, and `dist` builds
-//! packages.
+//! seeds, `clients` runs other projects' programs with Pontoon instead of slirp4netns or pasta, and `dist` builds packages.
+//! `profiles` generates and compiles the profiles of Linux security modules, and `machines` runs end-to-end cases in virtual
+//! machines with other kernels.
 
 mod asan;
 mod bench_ab;
 mod check;
 mod clients;
 mod corpus;
+mod cross;
+mod debian;
 mod deny;
 mod dist;
 mod fuzz;
 mod kernel;
 mod layers;
+mod machines;
 mod packages;
+mod profiles;
 mod references;
 mod ring;
 mod rustup;
@@ -35,6 +40,8 @@ fn main() -> ExitCode {
         Some("rules") if arguments.len() == 1 => check::rules().map(|broken| broken == 0),
         Some("test") if arguments.len() == 1 => test::run(),
         Some("kernel") if arguments.len() == 1 => kernel::fetch(&target()).map(|()| true),
+        Some("profiles") if arguments.len() == 1 => profiles::run(),
+        Some("machines") => machines::run(&arguments[1..]),
         Some("bench-ab") if arguments.len() > 1 => bench_ab::run(&arguments[1..]),
         Some("fuzz") => fuzz::run(&arguments[1..]),
         Some("clients") => clients::run(&arguments[1..]),
@@ -43,11 +50,12 @@ fn main() -> ExitCode {
         Some("simulate") => simulate::run(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask setup\n       cargo xtask check\n       cargo xtask rules\n       cargo xtask test\n       cargo xtask kernel\n       {}\n       {}\n       {}\n       {}\n       {}\n       {}",
+                "usage: cargo xtask setup\n       cargo xtask check\n       cargo xtask rules\n       cargo xtask test\n       cargo xtask kernel\n       cargo xtask profiles\n       {}\n       {}\n       {}\n       {}\n       {}\n       {}\n       {}",
                 bench_ab::USAGE,
                 clients::USAGE,
                 dist::USAGE,
                 fuzz::USAGE,
+                machines::USAGE,
                 corpus::USAGE,
                 simulate::USAGE
             );

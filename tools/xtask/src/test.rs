@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 
 use crate::setup::{self, USER};
-use crate::{asan, cargo, check, deny, kernel, packages, ring, step, target, workspace};
+use crate::{asan, cargo, check, deny, kernel, packages, profiles, ring, step, target, workspace};
 
 const BUILD: Duration = Duration::from_secs(15 * 60);
 const UNIT: Duration = Duration::from_secs(8 * 60);
@@ -46,7 +46,7 @@ const SOAK: &[&str] = &["PONTOON_SOAK=120"];
 
 /// The numbers of the closing line.
 #[derive(Default)]
-struct Tally {
+pub(crate) struct Tally {
     passed: u32,
     failed: u32,
     flaky: u32,
@@ -65,6 +65,9 @@ pub(crate) fn run() -> Result<bool> {
     step(&mut tally, "build tests", build, BUILD)?;
     let unit = &mut cargo(&["test", "--workspace", "--no-fail-fast"]);
     step(&mut tally, "unit and simulation", unit, UNIT)?;
+    for (name, mut command) in profiles::steps()? {
+        step(&mut tally, &name, &mut command, BUILD)?;
+    }
     let (steps, skipped) = deny::steps();
     for (name, mut command) in steps {
         step(&mut tally, name, &mut command, BUILD)?;
@@ -83,17 +86,56 @@ pub(crate) fn run() -> Result<bool> {
         vhost_net(&mut tally, &programs)?;
         std::fs::remove_dir_all(&programs)?;
     }
-    let Tally {
-        passed,
-        failed,
-        flaky,
-        skipped,
-    } = tally;
-    writeln!(
-        std::io::stdout(),
-        "{passed} passed, {failed} failed, {flaky} flaky, {skipped} skipped"
-    )?;
-    Ok(failed == 0)
+    tally.print()
+}
+
+impl Tally {
+    /// Prints the closing line; returns true if nothing failed.
+    pub(crate) fn print(&self) -> Result<bool> {
+        let Self {
+            passed,
+            failed,
+            flaky,
+            skipped,
+        } = self;
+        writeln!(
+            std::io::stdout(),
+            "{passed} passed, {failed} failed, {flaky} flaky, {skipped} skipped"
+        )?;
+        Ok(*failed == 0)
+    }
+
+    /// Runs a command that is one test.
+    pub(crate) fn single(&mut self, name: &str, command: &mut Command, deadline: Duration) -> Result<()> {
+        let passed = step::run(name, command, deadline)?;
+        self.passed += u32::from(passed);
+        self.failed += u32::from(!passed);
+        Ok(())
+    }
+
+    /// Runs a command whose output is that of the end-to-end tests, and adds its closing line.
+    pub(crate) fn listed(&mut self, name: &str, command: &mut Command, deadline: Duration) -> Result<()> {
+        let failed_before = self.failed;
+        let mut closed = false;
+        let passed = step::lines(name, command, deadline, |line| match closing_line(line) {
+            Some([passed, failed, flaky, skipped]) => {
+                self.passed += passed;
+                self.failed += failed;
+                self.flaky += flaky;
+                self.skipped += skipped;
+                closed = true;
+            }
+            None => eprintln!("{line}"),
+        })?;
+        // Without a closing line the program was killed or panicked.
+        if !closed {
+            self.failed += 1;
+        } else if !passed && self.failed == failed_before {
+            // The command itself has failed, not a case.
+            self.failed += 1;
+        }
+        Ok(())
+    }
 }
 
 /// Runs a step that must succeed. A failure is counted in the closing line.
@@ -215,7 +257,7 @@ fn vhost_net(tally: &mut Tally, programs: &Path) -> Result<()> {
     // Each virtual machine uses one core, as there is no KVM for it.
     let passed = std::thread::scope(|scope| {
         let beside = scope.spawn(|| step::aside("vhost-net, the link", &mut link, MACHINE));
-        listed(tally, "vhost-net, end to end", &mut machine, MACHINE)?;
+        tally.listed("vhost-net, end to end", &mut machine, MACHINE)?;
         beside.join().map_err(|_| anyhow!("a step's thread panicked"))?
     })?;
     tally.failed += u32::from(!passed);
@@ -244,29 +286,7 @@ fn list(
     .arg(programs.join("pontoon"))
     .args(excluded.iter().flat_map(|prefix| ["--except", prefix]))
     .current_dir("/");
-    listed(tally, name, &mut env, LIST)
-}
-
-/// Runs a command whose output is that of the end-to-end tests, and adds its closing line to `tally`.
-fn listed(tally: &mut Tally, name: &str, command: &mut Command, deadline: Duration) -> Result<()> {
-    let mut closed = false;
-    let passed = step::lines(name, command, deadline, |line| match closing_line(line) {
-        Some([passed, failed, flaky, skipped]) => {
-            tally.passed += passed;
-            tally.failed += failed;
-            tally.flaky += flaky;
-            tally.skipped += skipped;
-            closed = true;
-        }
-        None => eprintln!("{line}"),
-    })?;
-    // Without a closing line the program was killed or panicked.
-    if !closed {
-        tally.failed += 1;
-    } else if !passed && tally.failed == 0 {
-        bail!("{name}: failed without a failed line");
-    }
-    Ok(())
+    tally.listed(name, &mut env, LIST)
 }
 
 /// The numbers of a line `N passed, N failed, N flaky, N skipped`.

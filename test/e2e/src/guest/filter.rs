@@ -1,8 +1,15 @@
 //! Tries system calls that the seccomp filter of a guest's command refuses, in each ABI of the machine.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
 
 /// System call numbers besides the native one that the kernel treats as ioctl(2): those of the x32 ABI, with and
 /// without its bit.
@@ -16,7 +23,7 @@ const OTHER_IOCTLS: &[libc::c_long] = &[];
 pub(super) fn command() -> Result<String> {
     let mut text = String::new();
     let not_open = -1_i64;
-    for request in [libc::TIOCSTI, libc::TIOCLINUX].map(u64::from) {
+    for request in [libc::TIOCSTI as u32, libc::TIOCLINUX as u32].map(u64::from) {
         for high in [0, 1 << 32, 0xffff_ffff << 32] {
             let errno = native(libc::SYS_ioctl, not_open, request | high);
             write!(text, "{} ", name(errno))?;
@@ -36,7 +43,11 @@ pub(super) fn command() -> Result<String> {
     write!(
         text,
         "{}",
-        name(native(libc::SYS_ioctl, not_open, libc::TIOCGWINSZ))
+        name(native(
+            libc::SYS_ioctl,
+            not_open,
+            u64::from(libc::TIOCGWINSZ as u32)
+        ))
     )?;
     Ok(text)
 }
@@ -52,7 +63,11 @@ pub(super) fn command_of_32_bits() -> Result<String> {
     for family in [40, 42] {
         write!(text, "{} ", name(i386(socket, family, 2)))?;
     }
-    write!(text, "{}", name(i386(ioctl, not_open, libc::TIOCGWINSZ)))?;
+    write!(
+        text,
+        "{}",
+        name(i386(ioctl, not_open, u64::from(libc::TIOCGWINSZ as u32)))
+    )?;
     Ok(text)
 }
 
@@ -107,4 +122,31 @@ fn name(errno: i32) -> String {
         libc::EAFNOSUPPORT => "EAFNOSUPPORT".to_owned(),
         other => other.to_string(),
     }
+}
+
+/// Replaces this process by the program of the command line `words`, with a filter of system calls that refuses new user
+/// namespaces with EPERM, as those of containers do.
+pub(super) fn without_user_namespaces(words: &[&str]) -> Result<()> {
+    let (program, arguments) = words.split_first().context("no program")?;
+    let is_requested = SeccompCondition::new(
+        0,
+        SeccompCmpArgLen::Qword,
+        SeccompCmpOp::MaskedEq(libc::CLONE_NEWUSER as u64),
+        libc::CLONE_NEWUSER as u64,
+    )?;
+    let rules = |condition: &SeccompCondition| {
+        Ok::<_, BackendError>(vec![SeccompRule::new(vec![condition.clone()])?])
+    };
+    let refuse = |calls: BTreeMap<i64, Vec<SeccompRule>>, error: i32| -> Result<()> {
+        let action = SeccompAction::Errno(error.cast_unsigned());
+        let arch = std::env::consts::ARCH.try_into()?;
+        let filter = SeccompFilter::new(calls, SeccompAction::Allow, action, arch)?;
+        let program: BpfProgram = filter.try_into()?;
+        Ok(seccompiler::apply_filter(&program)?)
+    };
+    let calls = [libc::SYS_clone, libc::SYS_unshare];
+    let calls = calls.into_iter().map(|call| Ok((call, rules(&is_requested)?)));
+    refuse(calls.collect::<Result<_, BackendError>>()?, libc::EPERM)?;
+    refuse(BTreeMap::from([(libc::SYS_clone3, Vec::new())]), libc::ENOSYS)?;
+    Err(Command::new(program).args(arguments).exec().into())
 }
