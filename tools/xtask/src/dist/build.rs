@@ -71,14 +71,12 @@ impl Build {
             std::env::var(&variable).ok(),
             &toolchain.programs,
         )?;
+        let flags = self.flags(&toolchain, &linker)?;
         let mut cargo = self.cargo();
         cargo
             .args(["build", "--locked", "--package", "pontoon", "--profile", PROFILE])
             .args(["--target", target.triple])
-            .env(
-                "CARGO_ENCODED_RUSTFLAGS",
-                self.flags(&toolchain, &linker).join("\x1f"),
-            )
+            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
             .env(variable, linker);
         if !step::run(&format!("build for {}", target.triple), &mut cargo, LIMIT)? {
             bail!("cannot build for {}", target.triple);
@@ -103,18 +101,22 @@ impl Build {
     }
 
     /// Returns the flags for rustc: paths of this machine are replaced, and the program has a build id.
-    fn flags(&self, toolchain: &Toolchain, linker: &str) -> Vec<String> {
+    fn flags(&self, toolchain: &Toolchain, linker: &str) -> Result<Vec<String>> {
         let remap = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
-        vec![
+        // It may be a symbolic link, which the working directory of rustc does not contain.
+        let registry = self.cargo_home.join("registry").canonicalize();
+        let registry = registry.with_context(|| format!("no registry in {}", self.cargo_home.display()))?;
+        Ok(vec![
             remap(&self.source, SOURCE),
             remap(&self.cargo_home, CARGO),
+            remap(&registry, &format!("{CARGO}/registry")),
             // Where the component rust-src is installed, rustc names its files instead of those of the release.
             remap(
                 &toolchain.sysroot.join("lib/rustlib/src/rust"),
                 &format!("/rustc/{}", toolchain.commit),
             ),
             format!("-Clink-arg={}", build_id(linker)),
-        ]
+        ])
     }
 }
 

@@ -99,12 +99,14 @@ $apt purge --yes --autoremove pontoon >/check/log 2>&1 || { cat /check/log; exit
 unchanged deb
 
 # AppArmor's parser, which this system does not have, is not needed to install the profile for it.
-check 'deb: profile of AppArmor 4'
 mkdir -p /etc/apparmor.d/abi
-touch /etc/apparmor.d/abi/4.0
-$apt install --yes --no-install-recommends /check/pontoon.deb >/check/log 2>&1 || { cat /check/log; exit 1; }
-grep -q userns /etc/apparmor.d/pontoon
-$apt purge --yes pontoon >/check/log 2>&1 || { cat /check/log; exit 1; }
+for abi in 3.0 4.0; do
+    check "deb: profile of AppArmor $abi"
+    touch /etc/apparmor.d/abi/$abi
+    $apt install --yes --no-install-recommends /check/pontoon.deb >/check/log 2>&1 || { cat /check/log; exit 1; }
+    grep -q "^abi <abi/$abi>,$" /etc/apparmor.d/pontoon
+    $apt purge --yes pontoon >/check/log 2>&1 || { cat /check/log; exit 1; }
+done
 rm -r /etc/apparmor.d/abi
 unchanged 'deb with AppArmor'
 

@@ -38,7 +38,7 @@ mkdir /etc/pontoon
 echo 'rules = ["veth0 239.1.1.1:5001 -> lo 239.2.2.2:5002"]' >/etc/pontoon/relay.toml
 systemctl start pontoon-relay
 runs pontoon-relay
-control='pontoon ctl --control /run/pontoon-relay/control'
+control='pontoon ctl --control /run/pontoon/relay/control'
 $control relay list | grep -q '^veth0 239.1.1.1:5001' || failed 'no rule'
 if $control relay list | grep waits; then failed 'the rule waits'; fi
 check 'pontoon-relay: reads a changed file'
@@ -54,7 +54,7 @@ echo 'PONTOON_OPTIONS=--publish 80:80' >/etc/pontoon/netns/blue.conf
 systemctl start pontoon-netns@blue
 runs pontoon-netns@blue
 ip netns exec blue ip address show dev tap0 | grep -q 10.0.2.15 || failed 'no address'
-pontoon ctl --control /run/pontoon-netns/blue/control publish list | grep -q 80 || failed 'no published port'
+pontoon ctl --control /run/pontoon/netns/blue/control publish list | grep -q 80 || failed 'no published port'
 check 'pontoon-netns@: stops with the namespace'
 ip netns delete blue
 sleep 2

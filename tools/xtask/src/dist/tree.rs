@@ -13,7 +13,14 @@ use super::{Target, output_of};
 
 /// Files of the source tree and their paths in a package.
 const FILES: &[(&str, &str)] = &[
-    ("dist/apparmor/pontoon", "usr/share/pontoon/apparmor"),
+    ("dist/apparmor/pontoon", "usr/share/pontoon/apparmor/pontoon"),
+    (
+        "dist/apparmor/pontoon.abi-3.0",
+        "usr/share/pontoon/apparmor/pontoon.abi-3.0",
+    ),
+    ("dist/selinux/pontoon.fc", "usr/share/pontoon/selinux/pontoon.fc"),
+    ("dist/selinux/pontoon.if", "usr/share/pontoon/selinux/pontoon.if"),
+    ("dist/selinux/pontoon.te", "usr/share/pontoon/selinux/pontoon.te"),
     (
         "dist/systemd/pontoon-relay.service",
         "usr/lib/systemd/system/pontoon-relay.service",
