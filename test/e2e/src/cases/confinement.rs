@@ -27,6 +27,8 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("confinement.cgroups-read-only", 30, cgroups_read_only),
         Case::new("confinement.cgroup-of-the-host", 30, cgroup_of_the_host)
             .caller(Caller::Root("it makes a cgroup")),
+        Case::new("confinement.delegated-cgroup", 30, delegated_cgroup)
+            .caller(Caller::Root("it makes a cgroup")),
         Case::new("confinement.one-user-namespace", 20, one_user_namespace),
         Case::new("confinement.capabilities-inside", 60, capabilities_inside),
         Case::new("confinement.set-user-id", 20, set_user_id)
@@ -40,10 +42,10 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Tests, with each system call ABI of the machine, that the command cannot insert input into its terminal, nor open
-/// sockets of families that belong to no network namespace.
+/// sockets of families that belong to no network namespace, nor use clone3(2).
 fn system_calls(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let refused = |count: usize| "EPERM ".repeat(count) + "EAFNOSUPPORT EAFNOSUPPORT EBADF";
+    let refused = |count: usize| "EPERM ".repeat(count) + "EAFNOSUPPORT EAFNOSUPPORT EBADF ENOSYS";
     let ways = if cfg!(target_arch = "x86_64") { 12 } else { 6 };
     let text = network.run().guest(["filter"]).text()?;
     expect(&text, &refused(ways))?;
@@ -200,7 +202,7 @@ fn cgroups_read_only(context: &Context) -> Result<()> {
     expect(&network.run().shell(inner).text()?, expected)
 }
 
-/// A cgroup of the host with one process; both are removed on drop.
+/// A cgroup of the host with one process, and an empty cgroup `inner` below; all are removed on drop.
 struct HostGroup {
     directory: std::path::PathBuf,
     process: std::process::Child,
@@ -216,11 +218,26 @@ impl HostGroup {
         std::fs::create_dir(&directory)?;
         let process = Command::new("sleep").arg("60").spawn()?;
         let group = Self { directory, process };
+        std::fs::create_dir(group.inner())?;
         std::fs::write(
             group.directory.join("cgroup.procs"),
             group.process.id().to_string(),
         )?;
         Ok(group)
+    }
+
+    fn inner(&self) -> std::path::PathBuf {
+        self.directory.join("inner")
+    }
+
+    /// Makes `user` the owner of both cgroups and of the files by which processes are moved, as systemd delegates them.
+    fn delegate(&self, user: u32) -> Result<()> {
+        for directory in [self.directory.clone(), self.inner()] {
+            for path in [directory.join("cgroup.procs"), directory] {
+                std::os::unix::fs::chown(path, Some(user), Some(user))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -228,6 +245,7 @@ impl Drop for HostGroup {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        let _ = std::fs::remove_dir(self.inner());
         // The kernel removes the process from the cgroup a moment later.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.directory).is_ok() {
@@ -258,10 +276,32 @@ fn cgroup_of_the_host(context: &Context) -> Result<()> {
     }
     std::thread::sleep(Duration::from_millis(100));
     ensure!(group.process.try_wait()?.is_none(), "the process was killed");
+    expect(&network.run().guest(["clone-into", &at]).text()?, "ENOSYS")?;
     let keeping = network.run().options(["--keep-capabilities"]);
     keeping.shell(&format!("echo 1 > {at}/cgroup.kill")).text()?;
     group.process.wait()?;
     Ok(())
+}
+
+/// Tests that the command of an unprivileged user, to whom a cgroup and one below are delegated, cannot start a child in the
+/// upper one from the lower one.
+fn delegated_cgroup(context: &Context) -> Result<()> {
+    const USER: u32 = 1000;
+    let _network = Network::new(context)?;
+    let group = HostGroup::new()?;
+    group.delegate(USER)?;
+    let enter = |way: &str| {
+        let line = format!(
+            "echo 0 > {}/cgroup.procs && exec setpriv --reuid {USER} --regid {USER} --clear-groups {way} {} guest clone-into {}",
+            group.inner().display(),
+            crate::run::own_path(),
+            group.directory.display()
+        );
+        process::output(Command::new("sh").args(["-c", &line]))
+    };
+    // Without Pontoon, the kernel permits it.
+    expect(&enter("")?, "done")?;
+    expect(&enter(&format!("{} run -q --", binary(context)?))?, "ENOSYS")
 }
 
 /// Tests that the command runs where there can be no second user namespace, with a warning, or not at all if the sandbox is
