@@ -65,7 +65,7 @@ use events::Events;
 use forward::Forwards;
 use guest::attach::Attached;
 use guest::route::GuestRoute;
-use guest::{command, init, machine, tap, terminal, vhost};
+use guest::{command, init, machine, tap, vhost};
 use host::address_plan::{self, ChosenPlan};
 use host::address_watch::AddressWatch;
 use host::file_watch::FileWatch;
@@ -127,7 +127,6 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     };
     let mut control = setup::open_control(options, served, decider)?;
 
-    let _foreground = terminal::Foreground::of_stdin();
     let link = LinkPlan {
         options,
         config: &config,

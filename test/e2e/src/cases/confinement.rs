@@ -1,6 +1,8 @@
 //! Cases about the confinement of the command of `pontoon run`: resources of the host that it must not reach, and
 //! actions that stay possible.
 
+mod processes;
+
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
@@ -9,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use rustix::mount::mount_bind;
 
+use super::lifecycle::jobs::words;
 use super::{expect, tcp_server};
 use crate::case::{Caller, Case, Context, Family};
 use crate::network::Network;
@@ -18,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("confinement.system-calls", 20, system_calls),
         Case::new("confinement.terminal", 20, terminal),
+        Case::new("confinement.process-group", 30, processes::process_group),
         Case::new("confinement.descriptors", 20, descriptors),
         Case::new("confinement.process-1-cannot-be-read", 20, process_1),
         Case::new("confinement.namespaces", 60, namespaces),
@@ -63,16 +67,12 @@ fn system_calls(context: &Context) -> Result<()> {
 /// Tests that the command cannot insert input into the shell's terminal (ioctl TIOCSTI).
 fn terminal(context: &Context) -> Result<()> {
     let _network = Network::new(context)?;
-    let own = std::env::current_exe()?.display().to_string();
-    let mut command = context.program.command()?;
-    command.args(["run", "-q", "--", &own, "guest", "filter", "terminal"]);
-    let words: Vec<String> = std::iter::once(command.get_program())
-        .chain(command.get_args())
-        .map(|word| word.display().to_string())
-        .collect();
-    let mut script = Command::new("script");
-    script.args(["-qec", &words.join(" "), "/dev/null"]);
-    let text = process::output(&mut script)?;
+    let line = format!(
+        "{} -- {} guest filter terminal",
+        words(context)?,
+        crate::run::own_path()
+    );
+    let text = process::output(Command::new("script").args(["-qec", &line, "/dev/null"]))?;
     expect(&text, "EPERM")
 }
 
@@ -209,12 +209,12 @@ struct HostGroup {
 }
 
 impl HostGroup {
-    fn new() -> Result<Self> {
+    fn new(name: &str) -> Result<Self> {
         let mounts = std::fs::read_to_string("/proc/mounts")?;
         let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         let found = mounts.find(|fields| fields.get(2) == Some(&"cgroup2"));
         let point = found.context("no cgroup2 is mounted")?[1].to_owned();
-        let directory = Path::new(&point).join(format!("pontoon-e2e-{}", std::process::id()));
+        let directory = Path::new(&point).join(format!("pontoon-e2e-{name}"));
         std::fs::create_dir(&directory)?;
         let process = Command::new("sleep").arg("60").spawn()?;
         let group = Self { directory, process };
@@ -260,7 +260,7 @@ impl Drop for HostGroup {
 /// capabilities.
 fn cgroup_of_the_host(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let mut group = HostGroup::new()?;
+    let mut group = HostGroup::new("of-the-host")?;
     let at = group.directory.display().to_string();
     for (file, text) in [
         ("cgroup.kill", "1"),
@@ -288,7 +288,7 @@ fn cgroup_of_the_host(context: &Context) -> Result<()> {
 fn delegated_cgroup(context: &Context) -> Result<()> {
     const USER: u32 = 1000;
     let _network = Network::new(context)?;
-    let group = HostGroup::new()?;
+    let group = HostGroup::new("delegated")?;
     group.delegate(USER)?;
     let enter = |way: &str| {
         let line = format!(

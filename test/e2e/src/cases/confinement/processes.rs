@@ -1,0 +1,38 @@
+//! Cases about processes of the host, which the command must not signal, and about its own signals.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::case::Context;
+use crate::cases::lifecycle::jobs::words;
+use crate::cases::{expect, tmpfs};
+use crate::network::Network;
+
+/// Commands that kill, stop and renice their process group. The second is continued by a process of another group.
+const SIGNALLING: [&str; 3] = [
+    "kill -KILL 0",
+    r#"(setsid sh -c "sleep 0.5; kill -CONT -1" &); sleep 0.2; kill -STOP 0"#,
+    "renice -n 19 -g 0",
+];
+
+/// Tests that the command cannot signal or renice a process of the caller's process group, with and without a terminal.
+pub(super) fn process_group(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    for signalling in SIGNALLING {
+        let line = format!(
+            "sleep 1000 & {} -- sh -c '{signalling}' > /dev/null; cut -d ' ' -f 3,19 /proc/$!/stat; kill -KILL $!",
+            words(context)?
+        );
+        for caller in [
+            Command::new("setsid").args(["--wait", "sh", "-c", &line]),
+            Command::new("script").args(["-qec", &line, "/dev/null"]),
+        ] {
+            let output = caller.stdin(Stdio::null()).output()?;
+            expect(String::from_utf8_lossy(&output.stdout).trim_end(), "S 0")
+                .with_context(|| format!("{signalling} by {caller:?}"))?;
+        }
+    }
+    Ok(())
+}
