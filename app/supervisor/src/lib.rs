@@ -160,7 +160,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     if let Some(status) = begin(&mut guest, &signals)? {
         return Ok(status);
     }
-    if options.audit.is_some() {
+    if options.audit.is_some() || options.log_file.is_some() {
         events::ignore_file_size_signal();
     }
     stdio::leave_to_the_command().context("cannot open /dev/null")?;

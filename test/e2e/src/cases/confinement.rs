@@ -22,6 +22,11 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("confinement.system-calls", 20, system_calls),
         Case::new("confinement.terminal", 20, terminal),
         Case::new("confinement.process-group", 30, processes::process_group),
+        Case::new(
+            "confinement.signal-dispositions",
+            20,
+            processes::signal_dispositions,
+        ),
         Case::new("confinement.descriptors", 20, descriptors),
         Case::new("confinement.process-1-cannot-be-read", 20, process_1),
         Case::new("confinement.namespaces", 60, namespaces),

@@ -36,3 +36,20 @@ pub(super) fn process_group(context: &Context) -> Result<()> {
     }
     Ok(())
 }
+
+/// Tests that the command ignores the same signals with and without options for which the program ignores one.
+pub(super) fn signal_dispositions(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    tmpfs(Path::new("/run"))?;
+    let ignored = |options: &[&str]| {
+        let run = network.run().options(options);
+        run.command(["grep", "-E", "SigIgn|SigBlk", "/proc/self/status"])
+            .text()
+    };
+    let plain = ignored(&[])?;
+    for options in [["--log-file", "/run/log"], ["--audit", "/run/audit"]] {
+        let text = ignored(&options)?;
+        ensure!(text == plain, "{options:?}: {text} instead of {plain}");
+    }
+    Ok(())
+}
