@@ -37,7 +37,9 @@ pub(crate) fn start(plan: &init::InitConfig) -> Result<(InitProcess, tap::Create
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
     let init = match UserNamespace::choose(plan.keep_capabilities) {
         Some(user_namespace) => outer::start(user_namespace, plan, &theirs)?,
-        None => spawn::clone(NAMESPACES, || init::run(plan, &theirs)).context("cannot make namespaces")?,
+        None => {
+            spawn::clone(NAMESPACES, || init::run(plan, &theirs, None)).context("cannot make namespaces")?
+        }
     };
     drop(theirs);
     let guest = InitProcess {

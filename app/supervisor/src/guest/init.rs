@@ -20,7 +20,7 @@ use rustix::process::{
 };
 
 use crate::guest::handshake::{FromGuest, Stop, ToGuest};
-use crate::guest::mounts::ResolvConf;
+use crate::guest::mounts::{ProcCover, ResolvConf};
 use crate::guest::userns::UsernsSysctls;
 use crate::guest::{mounts, tap};
 
@@ -61,11 +61,17 @@ const NOT_FOUND: u8 = 127;
 /// Exit status if the command cannot be executed (POSIX sh).
 const NOT_EXECUTABLE: u8 = 126;
 
-/// Runs process 1 of the guest until the command exits, and returns the command's exit status.
-pub(crate) fn run(plan: &InitConfig, supervisor: &OwnedFd) -> u8 {
-    let started = spawn::close_all_but(&[supervisor.as_fd()])
+/// Runs process 1 of the guest until the command exits, and returns the command's exit status. `cover` is the cover of the host's
+/// `/proc` in this mount namespace.
+pub(crate) fn run(plan: &InitConfig, supervisor: &OwnedFd, cover: Option<&ProcCover>) -> u8 {
+    let keep: Vec<_> = cover
+        .map(AsFd::as_fd)
+        .into_iter()
+        .chain([supervisor.as_fd()])
+        .collect();
+    let started = spawn::close_all_but(&keep)
         .context("cannot close descriptors")
-        .and_then(|()| start(plan, supervisor.as_fd()));
+        .and_then(|()| start(plan, supervisor.as_fd(), cover));
     let started = match started {
         Ok(started) => started,
         Err(error) => {
@@ -95,7 +101,11 @@ struct RunningCommand {
     resolv_conf: Option<ResolvConf>,
 }
 
-fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand, Error> {
+fn start(
+    plan: &InitConfig,
+    supervisor: BorrowedFd<'_>,
+    cover: Option<&ProcCover>,
+) -> Result<RunningCommand, Error> {
     let _ = rustix::thread::set_name(c"pontoon-init");
     // The command is in the process group of this process: in that of the caller, it could signal all processes of the group
     // with kill(0, ...), which is not restricted to a PID namespace.
@@ -107,6 +117,10 @@ fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand
     // this call, the next receive fails.
     set_parent_process_death_signal(Some(Signal::KILL)).context("PR_SET_PDEATHSIG")?;
     mounts::keep_private().map_err(|error| UsernsSysctls::read().explain(&error))?;
+    if let Some(cover) = cover {
+        cover.replace().context("cannot mount /proc")?;
+        spawn::close_all_but(&[supervisor]).context("cannot close descriptors")?;
+    }
 
     let tap = tap::create(&plan.tap)?;
     tap::leave_to_namespace(&tap).context(format_args!("cannot keep {}", plan.tap.ifname))?;

@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("confinement.system-calls", 20, system_calls),
         Case::new("confinement.terminal", 20, terminal),
+        Case::new("confinement.host-proc", 20, processes::host_proc),
         Case::new("confinement.process-group", 30, processes::process_group),
         Case::new(
             "confinement.signal-dispositions",

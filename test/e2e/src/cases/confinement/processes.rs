@@ -37,6 +37,20 @@ pub(super) fn process_group(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Tests that the command cannot make processes of the host visible by removing mounts.
+pub(super) fn host_proc(context: &Context) -> Result<()> {
+    const SECONDS: &str = "98765";
+    let network = Network::new(context)?;
+    let mut process = Command::new("sleep").arg(SECONDS).spawn()?;
+    let text = network.run().guest(["uncover-proc", SECONDS]).text();
+    process.kill()?;
+    process.wait()?;
+    expect(&text?, "covered")?;
+    // Programs inside can make a PID namespace, and mount its proc.
+    let inner = "unshare --user --map-root-user --pid --fork --mount-proc sh -c 'echo /proc/[0-9]*'";
+    expect(&network.run().shell(inner).text()?, "/proc/1")
+}
+
 /// Tests that the command ignores the same signals with and without options for which the program ignores one.
 pub(super) fn signal_dispositions(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
