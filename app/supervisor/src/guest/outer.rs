@@ -117,10 +117,10 @@ fn is_limit(error: &io::Error) -> bool {
     )
 }
 
-/// What the command can do without the protection of the host's cgroups.
+/// Ability of a command without the protection of the host's cgroups.
 const CGROUPS: &str = "write the cgroups of the user";
 
-/// Logs what the command can do as the host is not protected; returns an error if a sandbox is required.
+/// Logs what the command can do because the host is not protected; returns an error if a sandbox is required.
 fn unprotected(plan: &InitConfig, protected: Result<(), Error>, can: &str) -> Result<(), Error> {
     match protected {
         Err(error) if plan.require_sandbox => Err(error.advise("without --require-sandbox")),
