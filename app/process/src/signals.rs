@@ -19,7 +19,15 @@ pub const FORWARDED: [i32; 8] = [
 ];
 
 /// Signals that the kernel sends to the foreground process group of a terminal.
-const OF_TERMINALS: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGWINCH];
+const OF_TERMINALS: [i32; 7] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGWINCH,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+];
 
 /// Unblocks every signal in this thread.
 ///
@@ -59,9 +67,11 @@ pub struct Signal {
 /// The sender of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
-    /// The kernel sent the signal to the whole foreground process group of the terminal, so that the command has received
-    /// it, too.
+    /// The kernel sent the signal to the whole process group of this process, the terminal's foreground process group or, for
+    /// SIGTTIN and SIGTTOU, one in the background.
     Terminal,
+    /// This process sent the signal, to itself or to its process group (kill(2)).
+    Itself,
     /// A process, or a timer that was set before exec, sent the signal to this process only.
     Process,
 }
@@ -149,9 +159,13 @@ impl Signals {
         // SAFETY: the kernel writes whole records only, so `record` holds one; it is plain C data.
         let info: libc::signalfd_siginfo = unsafe { std::ptr::read_unaligned(record.as_ptr().cast()) };
         let number = info.ssi_signo.cast_signed();
+        let by = match info.ssi_code == libc::SI_USER && info.ssi_pid == std::process::id() {
+            true => Sender::Itself,
+            false => Sender::of(number, info.ssi_code),
+        };
         Ok(Some(Signal {
             number,
-            by: Sender::of(number, info.ssi_code),
+            by,
             ignored: self.ignored.contains(&number),
         }))
     }

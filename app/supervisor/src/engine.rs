@@ -15,6 +15,7 @@ use pontoon_worker::messages::{CaptureCommand, ForwardUpdate, Report};
 use pontoon_worker::{Attachment, DeciderPlace, DeciderSetup, EngineSetup, Update};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_acceptconn;
+use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::events::Events;
 use crate::host::replace_raw_icmp;
@@ -190,6 +191,13 @@ impl Engine {
     #[must_use]
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.state.process().map(ChildProcess::fd)
+    }
+
+    /// Sends a signal to the engine, if one runs.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let Some(process) = self.state.process() {
+            let _ = pidfd_send_signal(process.fd(), signal);
+        }
     }
 
     /// Returns the time to call [`Self::replace`], if no engine runs.

@@ -66,7 +66,7 @@ use events::Events;
 use forward::Forwards;
 use guest::attach::Attached;
 use guest::route::GuestRoute;
-use guest::{command, init, machine, tap, terminal, vhost};
+use guest::{command, init, machine, tap, vhost};
 use host::address_plan::{self, ChosenPlan};
 use host::address_watch::AddressWatch;
 use host::file_watch::FileWatch;
@@ -132,7 +132,6 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
     };
     let mut control = setup::open_control(options, served, decider)?;
 
-    let _foreground = terminal::Foreground::of_stdin();
     let link = LinkPlan {
         options,
         config: &config,
@@ -166,7 +165,7 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
     if let Some(status) = begin(&mut guest, &signals)? {
         return Ok(status);
     }
-    if options.audit.is_some() {
+    if options.audit.is_some() || options.log_file.is_some() {
         events::ignore_file_size_signal();
     }
     stdio::leave_to_the_command().context("cannot open /dev/null")?;

@@ -65,8 +65,6 @@ impl LogTo {
         let shown = self.file.display();
         let log = LogFile::create(&self.file, self.size, timed, &header)
             .context(format_args!("cannot write log file {shown}"))?;
-        // A line beyond the limit on the size of files is lost, and does not end the program.
-        crate::events::ignore_file_size_signal();
         output::add_file(log);
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use pontoon_process::error::{Context as _, Error};
 use pontoon_process::guest_namespaces::GuestNamespaces;
 use pontoon_process::log::output;
-use pontoon_process::signals::{Sender, Signal, Signals};
+use pontoon_process::signals::{Signal, Signals};
 use pontoon_worker::Update;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -70,6 +70,8 @@ enum Source {
     Guest,
     /// The descriptor of `--exit-fd`.
     Exit,
+    /// The command was stopped, or the terminal has sent it a signal.
+    Job,
     Engine,
     Signals,
     Addresses,
@@ -120,6 +122,10 @@ impl Watch {
         // Hang-ups and errors are reported even without interest in events.
         let exit = self.exit.as_ref();
         let exit = exit.map(|fd| (Source::Exit, PollFd::new(fd, PollFlags::empty())));
+        let job = match &self.guest {
+            GuestKind::Command(guest) => guest.job_fd().map(|fd| readable(Source::Job, fd)),
+            GuestKind::Attached(_) | GuestKind::Machine => None,
+        };
         let files = self.files.fd().map(|fd| readable(Source::Files, fd));
         let unsent = self.engine.unsent().map(|fd| {
             (
@@ -148,6 +154,7 @@ impl Watch {
         let (sources, mut fds): (Vec<_>, Vec<_>) = guest
             .into_iter()
             .chain(exit)
+            .chain(job)
             .chain(engine)
             .chain(stderr_pipe)
             .chain(log)
@@ -218,6 +225,18 @@ impl Watch {
         Ok(None)
     }
 
+    /// Handles a change of the command as a job of the caller's shell. The engine is stopped with this process, because it
+    /// would not be notified of changes of the host's addresses meanwhile.
+    fn job_changed(&mut self) {
+        if let GuestKind::Command(guest) = &mut self.guest
+            && let Some((stop, reaction)) = guest.job_changed()
+        {
+            self.engine.signal(rustix::process::Signal::STOP);
+            guest.stop_with_the_command(stop, reaction);
+            self.engine.signal(rustix::process::Signal::CONT);
+        }
+    }
+
     /// Handles one ready source. Returns an exit status if the guest has ended.
     fn handle(&mut self, source: Source) -> Result<Option<u8>, Error> {
         match source {
@@ -226,6 +245,7 @@ impl Watch {
                 tracing::info!("the descriptor of --exit-fd is closed at its other end");
                 return Ok(Some(0));
             }
+            Source::Job => self.job_changed(),
             Source::Engine => match self.engine.replace(Instant::now())? {
                 Restart::Final => return self.guest.hung_up().map(Some),
                 Restart::Scheduled => {}
@@ -339,12 +359,10 @@ impl GuestKind {
 
     /// Forwards a signal to the command. With any other kind of guest, a termination signal ends the supervisor, unless its
     /// parent process had the signal ignored; then the exit status is returned.
-    fn take_signal(&self, signal: Signal) -> Option<u8> {
+    fn take_signal(&mut self, signal: Signal) -> Option<u8> {
         match self {
             Self::Command(guest) => {
-                if signal.by == Sender::Process {
-                    guest.signal(signal.number);
-                }
+                guest.signal(signal);
                 None
             }
             Self::Attached(_) | Self::Machine => {
@@ -365,6 +383,8 @@ const ENDING: [i32; 5] = [
 
 #[cfg(test)]
 mod tests {
+    use pontoon_process::signals::Sender;
+
     use super::*;
 
     #[test]

@@ -1,10 +1,14 @@
-//! Seccomp filter of the guest's command, which blocks two ways around its network namespace. The filter is not a
-//! sandbox: it permits all other system calls.
+//! Seccomp filter of the guest's command, which blocks two ways around its network namespace and one into cgroups of the
+//! host. The filter is not a sandbox: it permits all other system calls.
 //!
 //! It refuses the ioctl(2) requests `TIOCSTI` and `TIOCLINUX`, which insert input into the user's terminal; the user's
 //! shell would read that after the command has ended. It refuses sockets of `AF_VSOCK` and `AF_QIPCRTR`, which do not
 //! belong to a network namespace and reach the hypervisor or a modem without the engine. The refusal of these families
 //! is not complete, because a filter does not see the arguments of `socketcall` (i386) and `io_uring`.
+//!
+//! It refuses clone3(2) with ENOSYS, as an old kernel does, and programs then use clone(2). The flag `CLONE_INTO_CGROUP`,
+//! which only clone3 has, places the child into the cgroup of a descriptor, also if its file system is mounted read-only.
+//! The flags are in memory, which a filter does not see.
 
 use std::io;
 
@@ -56,6 +60,9 @@ const ABIS: [CallNumbers; 2] = [
 
 /// Requests of ioctl(2), its argument 1, that the filter refuses.
 const REQUESTS: [u32; 2] = [libc::TIOCSTI as u32, libc::TIOCLINUX as u32];
+
+/// Number of clone3(2) in every ABI: numbers from 424 on are the same in all of them.
+const CLONE3: u32 = 435;
 
 /// Address families of socket(2), its argument 0, that the filter refuses.
 const FAMILIES: [u32; 2] = [libc::AF_VSOCK as u32, AF_QIPCRTR];
@@ -109,6 +116,7 @@ fn program() -> Vec<sock_filter> {
             block.extend(refuse(*number, 1, REQUESTS, libc::EPERM));
         }
         block.extend(refuse(abi.socket, 0, FAMILIES, libc::EAFNOSUPPORT));
+        block.extend([unless_equal(CLONE3, 1), error(libc::ENOSYS)]);
         block.push(allow());
         program.push(unless_equal(abi.arch, block.len()));
         program.extend(block);
@@ -126,11 +134,13 @@ fn refuse(number: u32, argument: u32, values: [u32; 2], errno: libc::c_int) -> [
         jump(values[0], 2, 0),
         jump(values[1], 1, 0),
         allow(),
-        statement(
-            libc::BPF_RET | libc::BPF_K,
-            libc::SECCOMP_RET_ERRNO | errno.unsigned_abs(),
-        ),
+        error(errno),
     ]
+}
+
+fn error(errno: libc::c_int) -> sock_filter {
+    let action = libc::SECCOMP_RET_ERRNO | errno.unsigned_abs();
+    statement(libc::BPF_RET | libc::BPF_K, action)
 }
 
 /// Returns the offset of the lower half of an argument in `struct seccomp_data`; both architectures are little-endian.
@@ -222,7 +232,10 @@ mod tests {
                     assert_eq!(answer(abi.arch, number, [family, 40]), libc::SECCOMP_RET_ALLOW);
                 }
             }
-            for number in [0, 1, 59, 221, 0x1000] {
+            for number in variants(CLONE3) {
+                assert_eq!(answer(abi.arch, number, [0, 88]), refused(libc::ENOSYS));
+            }
+            for number in [0, 1, 56, 59, 120, 220, 221, 434, 436, 0x1000] {
                 assert_eq!(answer(abi.arch, number, [40, 0x5412]), libc::SECCOMP_RET_ALLOW);
             }
         }

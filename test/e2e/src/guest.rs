@@ -3,6 +3,7 @@
 pub(crate) mod dns;
 mod filter;
 mod flood;
+mod proc;
 pub(crate) mod raw;
 pub(crate) mod routes;
 pub(crate) mod tcp;
@@ -39,6 +40,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         ["filter"] => print_line(&filter::command()?),
         #[cfg(target_arch = "x86_64")]
         ["filter", "32"] => print_line(&filter::command_of_32_bits()?),
+        ["uncover-proc", argument] => print_line(&proc::uncover(argument)),
+        ["clone-into", directory] => print_line(&filter::clone_into(directory)?),
         ["flood", rest @ ..] => flood::command(rest),
         ["exchange", socket, request] => print_line(&exchange(socket, request)?),
         _ => bail!("unknown guest command {}", words.join(" ")),

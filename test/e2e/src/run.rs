@@ -153,9 +153,14 @@ impl RunningProgram {
 
     /// Writes a line to the program's standard input.
     pub(crate) fn send_line(&mut self, line: &str) -> Result<()> {
-        eprintln!("> {line}");
+        self.send(&format!("{line}\n"))
+    }
+
+    /// Writes text to the program's standard input.
+    pub(crate) fn send(&mut self, text: &str) -> Result<()> {
+        eprintln!("> {}", text.escape_debug());
         let input = self.child.stdin.as_mut().context("the program has no pipe")?;
-        Ok(writeln!(input, "{line}")?)
+        Ok(input.write_all(text.as_bytes())?)
     }
 
     /// Writes a line to the shell that runs in the guest, and returns the line that this prints.

@@ -1,16 +1,18 @@
 //! Guest that the supervisor starts: a command in new namespaces.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pontoon_process::child::spawn::{self, Child};
 use pontoon_process::error::{Context as _, Error};
+use pontoon_process::signals::{Sender, Signal};
 use pontoon_sys::seqpacket;
 use rustix::process::Pid;
 
-use crate::guest::handshake::{FromGuest, ToGuest};
+use crate::guest::handshake::{FromGuest, Stop, ToGuest};
 use crate::guest::init;
 use crate::guest::outer;
 use crate::guest::tap;
+use crate::guest::terminal::{Job, Reaction};
 use crate::guest::userns::UserNamespace;
 
 /// Namespaces of a guest, as flags of clone(2), beside its user namespace.
@@ -21,8 +23,10 @@ pub(crate) const NAMESPACES: libc::c_int =
 #[derive(Debug)]
 pub(crate) struct InitProcess {
     init: Child,
-    /// Channel to the guest's first process; `None` once the command runs.
+    /// Channel to the guest's first process; `None` once that has closed its end.
     socket: Option<OwnedFd>,
+    /// Job of the command, once it is started.
+    job: Option<Job>,
 }
 
 /// Forks the guest's first process into new namespaces, where it creates the tap.
@@ -33,12 +37,15 @@ pub(crate) fn start(plan: &init::InitConfig) -> Result<(InitProcess, tap::Create
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
     let init = match UserNamespace::choose(plan.keep_capabilities) {
         Some(user_namespace) => outer::start(user_namespace, plan, &theirs)?,
-        None => spawn::clone(NAMESPACES, || init::run(plan, &theirs)).context("cannot make namespaces")?,
+        None => {
+            spawn::clone(NAMESPACES, || init::run(plan, &theirs, None)).context("cannot make namespaces")?
+        }
     };
     drop(theirs);
     let guest = InitProcess {
         init,
         socket: Some(ours),
+        job: None,
     };
     guest.send(ToGuest::Mapped)?;
     match guest.next()? {
@@ -59,18 +66,50 @@ impl InitProcess {
         }
     }
 
-    /// Starts the command, and closes the channel to the guest's first process.
+    /// Starts the command, in the foreground of the terminal if this process is there.
     ///
     /// # Errors
     /// The command cannot be executed: the exit status is 127 or 126.
     pub(crate) fn go(&mut self) -> Result<(), Error> {
+        let mut job = Job::new(self.init.pid());
+        job.begin();
+        self.job = Some(job);
         self.send(ToGuest::Go)?;
         match self.next()? {
-            FromGuest::Started => {
-                self.socket = None;
-                Ok(())
-            }
+            FromGuest::Started => Ok(()),
             other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Returns the channel that is readable when the guest's first process reports a change of the job.
+    #[must_use]
+    pub(crate) fn job_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Receives a change of the job. Returns the stop of the command, if this process has to stop, too.
+    pub(crate) fn job_changed(&mut self) -> Option<(Stop, Reaction)> {
+        let received = self
+            .socket
+            .as_ref()
+            .and_then(|socket| FromGuest::receive(socket).ok()?);
+        let job = self.job.as_mut();
+        match (received, job) {
+            (Some(FromGuest::Signalled(number)), Some(job)) => job.pass_on(number),
+            (Some(FromGuest::Stopped(stop)), Some(job)) => match job.reaction(stop) {
+                Reaction::Keep => {}
+                Reaction::Continue => job.resume(),
+                reaction => return Some((stop, reaction)),
+            },
+            _ => self.socket = None,
+        }
+        None
+    }
+
+    /// Stops this process until its shell continues it, and then continues the command.
+    pub(crate) fn stop_with_the_command(&mut self, stop: Stop, reaction: Reaction) {
+        if let Some(job) = &mut self.job {
+            job.stop(stop, reaction);
         }
     }
 
@@ -106,9 +145,14 @@ impl InitProcess {
         self.init.pid()
     }
 
-    /// Forwards the signal `number` to the guest's first process, which sends it to the command.
-    pub(crate) fn signal(&self, number: i32) {
-        self.init.signal(number);
+    /// Forwards a signal of another process to the guest's first process, which sends it to the command, and a signal of the
+    /// terminal to the command's process group.
+    pub(crate) fn signal(&mut self, signal: Signal) {
+        match (signal.by, &mut self.job) {
+            (Sender::Process, _) => self.init.signal(signal.number),
+            (Sender::Terminal, Some(job)) => job.forward(signal),
+            (Sender::Terminal, None) | (Sender::Itself, _) => {}
+        }
     }
 
     /// Signals to the guest's first process that the host's resolv.conf has changed.

@@ -1,4 +1,4 @@
-//! Messages between the supervisor and the guest's first process before the command starts.
+//! Messages between the supervisor and the guest's first process: before the command starts, and about its job control.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,6 +25,19 @@ pub(crate) enum FromGuest {
     Started,
     /// The setup failed; the guest's first process exits after this message.
     Failed(Error),
+    /// The terminal has sent this signal to the command's process group.
+    Signalled(u8),
+    /// The command has been stopped.
+    Stopped(Stop),
+}
+
+/// Stop of the command by a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stop {
+    /// Number of the signal.
+    pub(crate) signal: u8,
+    /// True if the terminal has sent it.
+    pub(crate) by_terminal: bool,
 }
 
 /// Messages from the supervisor to the guest's first process.
@@ -43,6 +56,8 @@ const FAILED: u8 = 4;
 const MAPPED: u8 = 5;
 const GO: u8 = 6;
 const FORKED: u8 = 7;
+const SIGNALLED: u8 = 8;
+const STOPPED: u8 = 9;
 
 /// Size of the longest message in bytes: one line of text.
 pub(crate) const ROOM: usize = 8192;
@@ -84,6 +99,10 @@ impl FromGuest {
             Self::Prepared => seqpacket::send(socket, &[PREPARED], &[]),
             Self::Started => seqpacket::send(socket, &[STARTED], &[]),
             Self::Failed(error) => seqpacket::send(socket, &encode(error), &[]),
+            Self::Signalled(number) => seqpacket::send(socket, &[SIGNALLED, *number], &[]),
+            Self::Stopped(stop) => {
+                seqpacket::send(socket, &[STOPPED, stop.signal, stop.by_terminal.into()], &[])
+            }
         }
     }
 
@@ -140,6 +159,11 @@ impl FromGuest {
             }
             ([PREPARED], none) if none.is_empty() => Self::Prepared,
             ([STARTED], none) if none.is_empty() => Self::Started,
+            ([SIGNALLED, number], none) if none.is_empty() => Self::Signalled(*number),
+            ([STOPPED, signal, by_terminal], none) if none.is_empty() => Self::Stopped(Stop {
+                signal: *signal,
+                by_terminal: *by_terminal != 0,
+            }),
             ([FAILED, status, text @ ..], none) if none.is_empty() => Self::Failed(decode(*status, text)),
             _ => return Err(io::ErrorKind::InvalidData.into()),
         })
@@ -217,6 +241,23 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn stops_and_signals_are_received() {
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        for by_terminal in [false, true] {
+            let stop = Stop {
+                signal: 20,
+                by_terminal,
+            };
+            FromGuest::Stopped(stop).send(&ours).unwrap();
+            let received = FromGuest::receive(&theirs).unwrap();
+            assert!(matches!(received, Some(FromGuest::Stopped(other)) if other == stop));
+        }
+        FromGuest::Signalled(2).send(&ours).unwrap();
+        let received = FromGuest::receive(&theirs).unwrap();
+        assert!(matches!(received, Some(FromGuest::Signalled(2))));
     }
 
     #[test]

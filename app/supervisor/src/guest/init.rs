@@ -1,5 +1,5 @@
-//! Process 1 of the guest's PID namespace: sets the namespaces up, starts the command, forwards signals to it, reaps exited
-//! processes, and exits with the command's status; the kernel then kills all other processes in the namespace.
+//! Process 1 of the guest's PID namespace: sets the namespaces up, starts the command, forwards signals to it, reports to the
+//! supervisor what concerns the command as a job of the caller's shell, reaps exited processes, and exits with the command's status; the kernel then kills all other processes in the namespace.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -8,17 +8,19 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use pontoon_process::child::{spawn, stdio};
 use pontoon_process::error::{Context as _, Error, reason};
 use pontoon_process::signals::{self, Sender, Signals};
+use rustix::fs::OFlags;
 use rustix::process::{
     DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, set_dumpable_behavior,
-    set_parent_process_death_signal, setrlimit, wait,
+    set_parent_process_death_signal, setpgid, setrlimit, wait,
 };
 
-use crate::guest::handshake::{FromGuest, ToGuest};
-use crate::guest::mounts::ResolvConf;
+use crate::guest::handshake::{FromGuest, Stop, ToGuest};
+use crate::guest::mounts::{ProcCover, ResolvConf};
 use crate::guest::{mounts, tap, userns};
 
 /// Configuration of the guest's first process.
@@ -46,17 +48,29 @@ pub(crate) struct InitConfig {
 /// 1, the only effect is that the guest's resolv.conf is mounted again.
 pub(crate) const RESOLV_CONF_CHANGED: i32 = libc::SIGURG;
 
+/// Signals by which the kernel stops a process group of a terminal.
+const STOPPING: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+
+/// Longest time between such a signal and the stop of the command by it.
+const UNTIL_STOPPED: Duration = Duration::from_secs(1);
+
 /// Exit status if the command is not found (POSIX sh).
 const NOT_FOUND: u8 = 127;
 
 /// Exit status if the command cannot be executed (POSIX sh).
 const NOT_EXECUTABLE: u8 = 126;
 
-/// Runs process 1 of the guest until the command exits, and returns the command's exit status.
-pub(crate) fn run(plan: &InitConfig, supervisor: &OwnedFd) -> u8 {
-    let started = spawn::close_all_but(&[supervisor.as_fd()])
+/// Runs process 1 of the guest until the command exits, and returns the command's exit status. `cover` is the cover of the host's
+/// `/proc` in this mount namespace.
+pub(crate) fn run(plan: &InitConfig, supervisor: &OwnedFd, cover: Option<&ProcCover>) -> u8 {
+    let keep: Vec<_> = cover
+        .map(AsFd::as_fd)
+        .into_iter()
+        .chain([supervisor.as_fd()])
+        .collect();
+    let started = spawn::close_all_but(&keep)
         .context("cannot close descriptors")
-        .and_then(|()| start(plan, supervisor.as_fd()));
+        .and_then(|()| start(plan, supervisor.as_fd(), cover));
     let started = match started {
         Ok(started) => started,
         Err(error) => {
@@ -72,7 +86,11 @@ pub(crate) fn run(plan: &InitConfig, supervisor: &OwnedFd) -> u8 {
     if let Err(error) = stdio::leave_all_to_the_command() {
         tracing::debug!(%error, "no /dev/null");
     }
-    serve(&started)
+    // A supervisor that is stopped reads nothing, and must not stop this process as well.
+    if let Err(error) = rustix::fs::fcntl_setfl(supervisor, OFlags::NONBLOCK) {
+        tracing::debug!(%error, "messages to the supervisor may wait");
+    }
+    serve(&started, supervisor.as_fd())
 }
 
 /// Command that runs, and the resources of process 1 for it.
@@ -82,8 +100,15 @@ struct RunningCommand {
     resolv_conf: Option<ResolvConf>,
 }
 
-fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand, Error> {
+fn start(
+    plan: &InitConfig,
+    supervisor: BorrowedFd<'_>,
+    cover: Option<&ProcCover>,
+) -> Result<RunningCommand, Error> {
     let _ = rustix::thread::set_name(c"pontoon-init");
+    // The command is in the process group of this process: in that of the caller, it could signal all processes of the group
+    // with kill(0, ...), which is not restricted to a PID namespace.
+    setpgid(None, None).context("cannot make a process group")?;
     ToGuest::Mapped
         .expect(supervisor)
         .context("no reply from the supervisor")?;
@@ -91,6 +116,10 @@ fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand
     // this call, the next receive fails.
     set_parent_process_death_signal(Some(Signal::KILL)).context("PR_SET_PDEATHSIG")?;
     mounts::keep_private().map_err(|error| userns::explain_use(&error))?;
+    if let Some(cover) = cover {
+        cover.replace().context("cannot mount /proc")?;
+        spawn::close_all_but(&[supervisor]).context("cannot close descriptors")?;
+    }
 
     let tap = tap::create(&plan.tap)?;
     tap::leave_to_namespace(&tap).context(format_args!("cannot keep {}", plan.tap.ifname))?;
@@ -101,7 +130,8 @@ fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand
     }
     open_ping_sockets();
     let resolv_conf = mounts::resolv_conf_sys_and_proc(plan.resolv_conf.as_deref())?;
-    let signals = Signals::block(&[libc::SIGCHLD, RESOLV_CONF_CHANGED]).context("signalfd")?;
+    let signals = Signals::block(&[&[libc::SIGCHLD, RESOLV_CONF_CHANGED][..], &STOPPING].concat())
+        .context("signalfd")?;
     FromGuest::Prepared.send(supervisor).context("no supervisor")?;
     ToGuest::Go
         .expect(supervisor)
@@ -209,10 +239,26 @@ fn in_search_path(program: &OsStr) -> bool {
     env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-fn serve(started: &RunningCommand) -> u8 {
+fn serve(started: &RunningCommand, supervisor: BorrowedFd<'_>) -> u8 {
     let command = started.command;
+    let mut stop = None;
+    let mut stopping: Option<Instant> = None;
     loop {
-        let signal = match started.signals.wait() {
+        let signal = match started.signals.take() {
+            Ok(None) => {
+                // All pending signals have been read, so that it is known if the terminal has sent the one that stopped the
+                // command.
+                if let Some(signal) = stop.take() {
+                    let by_terminal = stopping.is_some_and(|then| then.elapsed() < UNTIL_STOPPED);
+                    stopping = None;
+                    report(&FromGuest::Stopped(Stop { signal, by_terminal }), supervisor);
+                }
+                started.signals.wait()
+            }
+            Ok(Some(signal)) => Ok(signal),
+            Err(error) => Err(error),
+        };
+        let signal = match signal {
             Ok(signal) => signal,
             Err(error) => {
                 tracing::error!(%error, "cannot wait for signals");
@@ -220,33 +266,59 @@ fn serve(started: &RunningCommand) -> u8 {
             }
         };
         if signal.number == libc::SIGCHLD {
-            if let Some(status) = reap(command) {
-                return status;
+            match reap(command) {
+                Some(Change::Ended(status)) => return status,
+                Some(Change::Stopped(number)) => stop = Some(number),
+                None => {}
             }
         } else if signal.number == RESOLV_CONF_CHANGED {
             if let Some(Err(error)) = started.resolv_conf.as_ref().map(ResolvConf::mount_again) {
                 tracing::debug!(%error, "the guest sees the host's resolv.conf");
             }
-        } else if signal.by == Sender::Process
-            && let Some(number) = Signal::from_named_raw(signal.number)
-        {
+        } else if STOPPING.contains(&signal.number) {
+            if signal.by == Sender::Terminal {
+                stopping = Some(Instant::now());
+            }
+        } else if let (Sender::Terminal, Ok(number)) = (signal.by, u8::try_from(signal.number)) {
+            report(&FromGuest::Signalled(number), supervisor);
+        } else if let Some(number) = Signal::from_named_raw(signal.number) {
             let _ = kill_process(command, number);
         }
     }
 }
 
-/// Reaps all exited children of process 1, adopted ones included; returns the exit status of the command if it is one of
-/// them.
-fn reap(command: Pid) -> Option<u8> {
-    let mut ended = None;
-    while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
-        if pid == command {
+fn report(message: &FromGuest, supervisor: BorrowedFd<'_>) {
+    if let Err(error) = message.send(supervisor) {
+        tracing::debug!(%error, "the supervisor does not read its messages");
+    }
+}
+
+/// Change of the command's state.
+enum Change {
+    /// The command has exited, with this status.
+    Ended(u8),
+    /// A signal with this number has stopped the command.
+    Stopped(u8),
+}
+
+/// Reaps all exited children of process 1, adopted ones included; returns the change of the command, if there is one.
+fn reap(command: Pid) -> Option<Change> {
+    let mut change = None;
+    while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+        if pid != command {
+            continue;
+        }
+        let number = |number: Option<i32>| number.and_then(|number| u8::try_from(number).ok());
+        if let Some(signal) = number(status.stopping_signal()) {
+            change = Some(Change::Stopped(signal));
+        } else {
             let by_signal = status.terminating_signal().map(|number| number + 128);
-            let code = status.exit_status().or(by_signal);
-            ended = code.and_then(|code| u8::try_from(code).ok()).or(Some(1));
+            change = Some(Change::Ended(
+                number(status.exit_status().or(by_signal)).unwrap_or(1),
+            ));
         }
     }
-    ended
+    change
 }
 
 #[cfg(test)]

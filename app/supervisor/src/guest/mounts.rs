@@ -3,7 +3,7 @@
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
@@ -11,8 +11,9 @@ use pontoon_process::error::{Context as _, Error, reason};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, open, statx};
 use rustix::io::Errno;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind,
-    mount_change, move_mount, open_tree, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags, fsconfig_create, fsmount, fsopen, mount, mount_bind, mount_change,
+    move_mount, open_tree, unmount,
 };
 
 use crate::host::resolv;
@@ -27,6 +28,70 @@ pub(crate) fn keep_private() -> io::Result<()> {
         "/",
         MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
     )?)
+}
+
+/// Copy of the host's `/proc` for the guest's first process, while `/proc` itself is covered by an empty directory.
+///
+/// A mount namespace of a further user namespace, which is made meanwhile, inherits the cover, and no process in it can remove
+/// the cover. The kernel permits to mount a proc there only while another one is visible, which is the copy.
+#[derive(Debug)]
+pub(crate) struct ProcCover {
+    copy: OwnedFd,
+}
+
+impl ProcCover {
+    /// Covers `/proc` in this mount namespace.
+    ///
+    /// # Errors
+    /// The kernel is older than Linux 5.2, or refuses the mount.
+    pub(crate) fn new() -> io::Result<Self> {
+        let clone =
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+        let copy = open_tree(CWD, "/proc", clone)?;
+        let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        mount("tmpfs", "/proc", "tmpfs", flags, c"size=4k,mode=555")?;
+        Ok(Self { copy })
+    }
+
+    /// Removes the cover in the mount namespace in which it was made.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub(crate) fn remove(self) -> io::Result<()> {
+        Ok(unmount("/proc", UnmountFlags::DETACH)?)
+    }
+
+    /// Mounts the proc of this PID namespace over the cover, in a mount namespace that has inherited it. If the kernel refuses
+    /// that, the host's is mounted there.
+    ///
+    /// # Errors
+    /// The kernel refuses any mount.
+    pub(crate) fn replace(&self) -> io::Result<()> {
+        let onto_proc =
+            |tree: &OwnedFd| move_mount(tree, "", CWD, "/proc", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH);
+        onto_proc(&self.copy)?;
+        let Ok(proc) = detached_proc() else {
+            return Ok(());
+        };
+        unmount("/proc", UnmountFlags::DETACH)?;
+        Ok(onto_proc(&proc)?)
+    }
+}
+
+impl AsFd for ProcCover {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.copy.as_fd()
+    }
+}
+
+/// Returns a proc of this PID namespace that is mounted nowhere.
+fn detached_proc() -> io::Result<OwnedFd> {
+    let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
 /// Directories of `/sys` that list network interfaces: the symbolic links by name, and the virtual interfaces to which they

@@ -1,8 +1,8 @@
 //! The outer user namespace of a guest, between that of the caller and that of the command.
 //!
 //! The command has every capability in its own user namespace, so it could undo what was changed in a mount namespace of that
-//! user namespace. Therefore a process in an outer user namespace makes the host's cgroups read-only in a mount namespace of
-//! its own, forks the guest's first process into the command's namespaces, and exits. The command's mount namespace is a copy,
+//! user namespace. Therefore a process in an outer user namespace makes the host's cgroups read-only and covers the host's
+//! `/proc` in a mount namespace of its own, forks the guest's first process into the command's namespaces, and exits. The command's mount namespace is a copy,
 //! and no process has capabilities in the outer user namespace any more: the kernel refuses to make such mounts writable, and
 //! to remove them.
 
@@ -17,6 +17,7 @@ use rustix::process::Pid;
 use crate::guest::command::NAMESPACES;
 use crate::guest::handshake::{FromGuest, ToGuest};
 use crate::guest::init::{self, InitConfig};
+use crate::guest::mounts::ProcCover;
 use crate::guest::userns::UserNamespace;
 use crate::guest::{cgroups, mounts, userns};
 
@@ -72,10 +73,26 @@ fn fork(plan: &InitConfig, supervisor: BorrowedFd<'_>, channel: &OwnedFd) -> Res
         .expect(supervisor)
         .context("no reply from the supervisor")?;
     mounts::keep_private().map_err(|error| userns::explain_use(&error))?;
-    unprotected(plan, cgroups::make_read_only())?;
+    unprotected(plan, cgroups::make_read_only(), CGROUPS)?;
+    let cover = match ProcCover::new() {
+        Ok(cover) => Some(cover),
+        Err(error) => {
+            let what = "cannot cover /proc";
+            unprotected(plan, Err(Error::io(what, &error)), "uncover the host's /proc")?;
+            None
+        }
+    };
     // The supervisor becomes the parent of the child.
-    let clone = |namespaces| spawn::clone(namespaces | libc::CLONE_PARENT, || init::run(plan, channel));
-    let child = match clone(NAMESPACES | libc::CLONE_NEWUSER) {
+    let clone = |namespaces, cover: Option<&ProcCover>| {
+        spawn::clone(namespaces | libc::CLONE_PARENT, || {
+            init::run(plan, channel, cover)
+        })
+    };
+    let child = clone(NAMESPACES | libc::CLONE_NEWUSER, cover.as_ref());
+    if let Some(cover) = cover {
+        cover.remove().context("cannot uncover /proc")?;
+    }
+    let child = match child {
         Ok(child) => {
             UserNamespace::Same
                 .map(child.pid())
@@ -84,8 +101,8 @@ fn fork(plan: &InitConfig, supervisor: BorrowedFd<'_>, channel: &OwnedFd) -> Res
         }
         Err(error) if is_limit(&error) => {
             let what = "cannot make a second user namespace";
-            unprotected(plan, Err(Error::io(what, &error)))?;
-            clone(NAMESPACES).context("cannot make namespaces")?
+            unprotected(plan, Err(Error::io(what, &error)), CGROUPS)?;
+            clone(NAMESPACES, None).context("cannot make namespaces")?
         }
         Err(error) => return Err(userns::explain_creation(&error)),
     };
@@ -100,12 +117,15 @@ fn is_limit(error: &io::Error) -> bool {
     )
 }
 
-/// Logs that the command may write the host's cgroups; returns an error if a sandbox is required.
-fn unprotected(plan: &InitConfig, protected: Result<(), Error>) -> Result<(), Error> {
+/// Ability of a command without the protection of the host's cgroups.
+const CGROUPS: &str = "write the cgroups of the user";
+
+/// Logs what the command can do because the host is not protected; returns an error if a sandbox is required.
+fn unprotected(plan: &InitConfig, protected: Result<(), Error>, can: &str) -> Result<(), Error> {
     match protected {
         Err(error) if plan.require_sandbox => Err(error.advise("without --require-sandbox")),
         Err(error) => {
-            tracing::warn!("{error}, so the command can write the cgroups of the user");
+            tracing::warn!("{error}, so the command can {can}");
             Ok(())
         }
         Ok(()) => Ok(()),

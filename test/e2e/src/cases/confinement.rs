@@ -1,6 +1,8 @@
 //! Cases about the confinement of the command of `pontoon run`: resources of the host that it must not reach, and
 //! actions that stay possible.
 
+mod processes;
+
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
@@ -9,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use rustix::mount::mount_bind;
 
+use super::lifecycle::jobs::words;
 use super::{expect, tcp_server};
 use crate::case::{Caller, Case, Context, Family};
 use crate::network::Network;
@@ -18,6 +21,13 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("confinement.system-calls", 20, system_calls),
         Case::new("confinement.terminal", 20, terminal),
+        Case::new("confinement.host-proc", 20, processes::host_proc),
+        Case::new("confinement.process-group", 30, processes::process_group),
+        Case::new(
+            "confinement.signal-dispositions",
+            20,
+            processes::signal_dispositions,
+        ),
         Case::new("confinement.descriptors", 20, descriptors),
         Case::new("confinement.process-1-cannot-be-read", 20, process_1),
         Case::new("confinement.namespaces", 60, namespaces),
@@ -26,6 +36,8 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("confinement.without-user-namespaces", 20, without_user_namespaces),
         Case::new("confinement.cgroups-read-only", 30, cgroups_read_only),
         Case::new("confinement.cgroup-of-the-host", 30, cgroup_of_the_host)
+            .caller(Caller::Root("it makes a cgroup")),
+        Case::new("confinement.delegated-cgroup", 30, delegated_cgroup)
             .caller(Caller::Root("it makes a cgroup")),
         Case::new("confinement.one-user-namespace", 20, one_user_namespace),
         Case::new("confinement.capabilities-inside", 60, capabilities_inside),
@@ -40,10 +52,10 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Tests, with each system call ABI of the machine, that the command cannot insert input into its terminal, nor open
-/// sockets of families that belong to no network namespace.
+/// sockets of families that belong to no network namespace, nor use clone3(2).
 fn system_calls(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let refused = |count: usize| "EPERM ".repeat(count) + "EAFNOSUPPORT EAFNOSUPPORT EBADF";
+    let refused = |count: usize| "EPERM ".repeat(count) + "EAFNOSUPPORT EAFNOSUPPORT EBADF ENOSYS";
     let ways = if cfg!(target_arch = "x86_64") { 12 } else { 6 };
     let text = network.run().guest(["filter"]).text()?;
     expect(&text, &refused(ways))?;
@@ -61,16 +73,12 @@ fn system_calls(context: &Context) -> Result<()> {
 /// Tests that the command cannot insert input into the shell's terminal (ioctl TIOCSTI).
 fn terminal(context: &Context) -> Result<()> {
     let _network = Network::new(context)?;
-    let own = std::env::current_exe()?.display().to_string();
-    let mut command = context.program.command()?;
-    command.args(["run", "-q", "--", &own, "guest", "filter", "terminal"]);
-    let words: Vec<String> = std::iter::once(command.get_program())
-        .chain(command.get_args())
-        .map(|word| word.display().to_string())
-        .collect();
-    let mut script = Command::new("script");
-    script.args(["-qec", &words.join(" "), "/dev/null"]);
-    let text = process::output(&mut script)?;
+    let line = format!(
+        "{} -- {} guest filter terminal",
+        words(context)?,
+        crate::run::own_path()
+    );
+    let text = process::output(Command::new("script").args(["-qec", &line, "/dev/null"]))?;
     expect(&text, "EPERM")
 }
 
@@ -200,27 +208,42 @@ fn cgroups_read_only(context: &Context) -> Result<()> {
     expect(&network.run().shell(inner).text()?, expected)
 }
 
-/// A cgroup of the host with one process; both are removed on drop.
+/// A cgroup of the host with one process, and an empty cgroup `inner` below; all are removed on drop.
 struct HostGroup {
     directory: std::path::PathBuf,
     process: std::process::Child,
 }
 
 impl HostGroup {
-    fn new() -> Result<Self> {
+    fn new(name: &str) -> Result<Self> {
         let mounts = std::fs::read_to_string("/proc/mounts")?;
         let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         let found = mounts.find(|fields| fields.get(2) == Some(&"cgroup2"));
         let point = found.context("no cgroup2 is mounted")?[1].to_owned();
-        let directory = Path::new(&point).join(format!("pontoon-e2e-{}", std::process::id()));
+        let directory = Path::new(&point).join(format!("pontoon-e2e-{name}"));
         std::fs::create_dir(&directory)?;
         let process = Command::new("sleep").arg("60").spawn()?;
         let group = Self { directory, process };
+        std::fs::create_dir(group.inner())?;
         std::fs::write(
             group.directory.join("cgroup.procs"),
             group.process.id().to_string(),
         )?;
         Ok(group)
+    }
+
+    fn inner(&self) -> std::path::PathBuf {
+        self.directory.join("inner")
+    }
+
+    /// Makes `user` the owner of both cgroups and of the files by which processes are moved, as systemd delegates them.
+    fn delegate(&self, user: u32) -> Result<()> {
+        for directory in [self.directory.clone(), self.inner()] {
+            for path in [directory.join("cgroup.procs"), directory] {
+                std::os::unix::fs::chown(path, Some(user), Some(user))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -228,6 +251,7 @@ impl Drop for HostGroup {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        let _ = std::fs::remove_dir(self.inner());
         // The kernel removes the process from the cgroup a moment later.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.directory).is_ok() {
@@ -242,7 +266,7 @@ impl Drop for HostGroup {
 /// capabilities.
 fn cgroup_of_the_host(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let mut group = HostGroup::new()?;
+    let mut group = HostGroup::new("of-the-host")?;
     let at = group.directory.display().to_string();
     for (file, text) in [
         ("cgroup.kill", "1"),
@@ -258,10 +282,32 @@ fn cgroup_of_the_host(context: &Context) -> Result<()> {
     }
     std::thread::sleep(Duration::from_millis(100));
     ensure!(group.process.try_wait()?.is_none(), "the process was killed");
+    expect(&network.run().guest(["clone-into", &at]).text()?, "ENOSYS")?;
     let keeping = network.run().options(["--keep-capabilities"]);
     keeping.shell(&format!("echo 1 > {at}/cgroup.kill")).text()?;
     group.process.wait()?;
     Ok(())
+}
+
+/// Tests that the command of an unprivileged user, to whom a cgroup and one below are delegated, cannot start a child in the
+/// upper one from the lower one.
+fn delegated_cgroup(context: &Context) -> Result<()> {
+    const USER: u32 = 1000;
+    let _network = Network::new(context)?;
+    let group = HostGroup::new("delegated")?;
+    group.delegate(USER)?;
+    let enter = |way: &str| {
+        let line = format!(
+            "echo 0 > {}/cgroup.procs && exec setpriv --reuid {USER} --regid {USER} --clear-groups {way} {} guest clone-into {}",
+            group.inner().display(),
+            crate::run::own_path(),
+            group.directory.display()
+        );
+        process::output(Command::new("sh").args(["-c", &line]))
+    };
+    // Without Pontoon, the kernel permits it.
+    expect(&enter("")?, "done")?;
+    expect(&enter(&format!("{} run -q --", binary(context)?))?, "ENOSYS")
 }
 
 /// Tests that the command runs where there can be no second user namespace, with a warning, or not at all if the sandbox is

@@ -1,5 +1,7 @@
 //! Cases about the start and the end of the program.
 
+pub(super) mod jobs;
+
 use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -26,6 +28,9 @@ pub(super) fn cases() -> Vec<Case> {
             .caller(Caller::User("root needs no user namespace")),
         Case::new("lifecycle.exit-status", 20, exit_status),
         Case::new("lifecycle.signals-pass-through", 20, signals),
+        Case::new("lifecycle.interrupted-script", 20, jobs::interrupted_script),
+        Case::new("lifecycle.job-control", 20, jobs::job_control),
+        Case::new("lifecycle.background-job", 20, jobs::background_job),
         Case::new("lifecycle.orphans-end-with-the-command", 20, orphans),
         Case::new("lifecycle.supervisor-killed", 20, supervisor_killed),
         Case::new("lifecycle.init-killed", 20, init_killed),
