@@ -9,6 +9,7 @@ use clap::builder::styling::Styles;
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, value_parser};
 use pontoon_control::reply::Level;
 use pontoon_engine::egress::Match;
+use pontoon_process::ready_notify::PidFile;
 use pontoon_relay::Rule;
 use pontoon_relay::proxy::Proxy;
 use pontoon_supervisor::capture::Capture;
@@ -17,6 +18,8 @@ use pontoon_supervisor::options::{Target, VhostNet};
 use pontoon_supervisor::publish::Publish;
 use pontoon_worker::MachineProtocol;
 
+use crate::completions::CompletionsArgs;
+use crate::man::ManArgs;
 use crate::values;
 pub(crate) use ctl::{FlowsCommand, PolicyCommand};
 pub(crate) use network::{NetworkArgs, OutboundSource, Resolver};
@@ -43,16 +46,22 @@ pub(crate) enum Verb {
     Relay(Box<RelayArgs>),
     /// Run with the command line of another program, such as pasta
     Compat(CompatArgs),
+    /// Check what this host permits, and show how to fix what prevents a start
+    Doctor(DoctorArgs),
     /// Compare network stacks on this machine (runs pontoon-bench)
     #[command(disable_help_flag = true)]
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Print manual pages, or write them to a directory
+    Man(ManArgs),
+    /// Print the completion script of a shell
+    Completions(CompletionsArgs),
 }
 
 /// Examples first, then the options, one line each.
-const RUN_HELP: &str = "\
+pub(crate) const RUN_HELP: &str = "\
 Run a command in its own network namespace. Files and Unix sockets are not isolated: see docs/cookbook.md.
 
   pontoon run -- curl https://example.org       a command with a network of its own
@@ -81,6 +90,9 @@ pub(crate) struct RunArgs {
     /// Attach to the tap as it is, or create it without addresses: another program configures it
     #[arg(long, hide_short_help = true, requires = "attach")]
     pub(crate) no_configure: bool,
+    /// Bring the loopback interface up, which --no-configure leaves as it is
+    #[arg(long, hide_short_help = true, requires = "no_configure")]
+    pub(crate) bring_up_loopback: bool,
     /// Continue in the background when the network is ready
     #[arg(long, hide_short_help = true, requires = "attach")]
     pub(crate) daemon: bool,
@@ -108,7 +120,7 @@ pub(crate) struct RunArgs {
 }
 
 /// As in [`RUN_HELP`].
-const VM_HELP: &str = "\
+pub(crate) const VM_HELP: &str = "\
 {about}
 
   pontoon vm --socket /tmp/net --protocol stream     wait for QEMU, one guest after the other
@@ -159,6 +171,9 @@ pub(crate) struct ReportArgs {
     /// Write the process id when the network is ready
     #[arg(long, value_name = "FILE")]
     pub(crate) pid_file: Option<PathBuf>,
+    /// Keep the pid file at the end
+    #[arg(long, hide_short_help = true, requires = "pid_file")]
+    pub(crate) keep_pid_file: bool,
     /// Log errors only
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -176,6 +191,16 @@ pub(crate) struct ReportArgs {
     pub(crate) log_format: LogFormat,
 }
 
+impl ReportArgs {
+    /// Returns the file of `--pid-file`.
+    pub(crate) fn pid_file(&self) -> Option<PidFile> {
+        self.pid_file.clone().map(|path| PidFile {
+            path,
+            keep: self.keep_pid_file,
+        })
+    }
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct CtlArgs {
     /// The socket that `pontoon run`, `vm` or `relay` listens on by --control
@@ -186,6 +211,27 @@ pub(crate) struct CtlArgs {
     pub(crate) json: bool,
     #[command(subcommand)]
     pub(crate) command: CtlCommand,
+}
+
+/// As in [`RUN_HELP`].
+const DOCTOR_HELP: &str = "\
+{about}
+
+{usage-heading} {usage}
+
+{options}
+
+Each check is one line: its name; ok, note, loss, failure or skipped; what was found. Lines with the consequence and the
+fix follow a finding. Run it as the user, and in the container or service, in which Pontoon is to run.
+Exit status: 0 if there is no loss; 1 if Pontoon works with losses; 2 if `pontoon run` does not work, or for wrong usage.
+";
+
+#[derive(Args, Debug)]
+#[command(help_template = DOCTOR_HELP)]
+pub(crate) struct DoctorArgs {
+    /// Print JSON, as docs/doctor.md describes it
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
@@ -363,7 +409,7 @@ pub(crate) enum CaptureCommand {
 }
 
 /// Examples first, then the options, one line each.
-const RELAY_HELP: &str = "\
+pub(crate) const RELAY_HELP: &str = "\
 {about}
 
   pontoon relay --rule 'eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002, eth2 239.1.1.1:5001'

@@ -16,21 +16,27 @@ mod links;
 mod pasta;
 mod slirp4netns;
 
+pub(crate) use links::is_pontoon;
+
 /// Program whose command line can be translated.
 struct Tool {
     name: &'static str,
     /// Function that translates a command line. Its first argument is the name by which the program was executed.
     translate: fn(&str, Vec<OsString>) -> Result<Translation, Failure>,
+    /// Function that returns the text of `--help`, for the name by which the program is executed.
+    usage: fn(&str) -> String,
 }
 
 const TOOLS: &[Tool] = &[
     Tool {
         name: "pasta",
         translate: pasta::translate,
+        usage: pasta::usage,
     },
     Tool {
         name: "slirp4netns",
         translate: slirp4netns::translate,
+        usage: slirp4netns::usage,
     },
 ];
 
@@ -78,9 +84,18 @@ pub(crate) fn run_as(program: &OsStr, arguments: impl FnOnce() -> Vec<OsString>)
     Some(tool.run(&program.to_string_lossy(), arguments()))
 }
 
+/// Returns the names of the programs.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    TOOLS.iter().map(|tool| tool.name)
+}
+
+/// Returns the name of each program and the text of its `--help`.
+pub(crate) fn usages() -> impl Iterator<Item = (&'static str, String)> {
+    TOOLS.iter().map(|tool| (tool.name, (tool.usage)(tool.name)))
+}
+
 /// Verb `pontoon compat`.
 pub(crate) fn compat(arguments: CompatArgs) -> ExitCode {
-    let names = || TOOLS.iter().map(|tool| tool.name);
     match arguments.command {
         None => {
             print(&names().map(|name| format!("{name}\n")).collect::<String>());
@@ -111,7 +126,7 @@ fn report(lines: anyhow::Result<String>) -> ExitCode {
 }
 
 /// Prints to standard output. A closed pipe is not an error.
-fn print(text: &str) {
+pub(crate) fn print(text: &str) {
     let _ = io::stdout().write_all(text.as_bytes());
 }
 

@@ -8,8 +8,11 @@ use pontoon_process::error::one_line;
 mod args;
 mod bench;
 mod compat;
+mod completions;
 mod ctl;
+mod doctor;
 mod log;
+mod man;
 mod relay;
 mod run;
 mod top;
@@ -36,7 +39,10 @@ fn main() -> ExitCode {
         args::Verb::Top(arguments) => end(top::top(&arguments).map(|()| 0)),
         args::Verb::Relay(arguments) => relay::run(*arguments),
         args::Verb::Compat(arguments) => compat::compat(arguments),
+        args::Verb::Doctor(arguments) => doctor::run(&arguments),
         args::Verb::Bench { arguments } => bench::exec(&arguments),
+        args::Verb::Man(arguments) => man::man(&arguments),
+        args::Verb::Completions(arguments) => completions::completions(&arguments),
     }
 }
 

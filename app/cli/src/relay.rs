@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: RelayArgs) -> ExitCode {
             hosts: arguments.metrics_host,
         }),
         ready_fd: arguments.report.ready_fd,
-        pid_file: arguments.report.pid_file,
+        pid_file: arguments.report.pid_file(),
     };
     log::end(pontoon_relay_supervisor::run(&options))
 }

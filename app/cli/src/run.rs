@@ -29,6 +29,7 @@ pub(crate) fn run(arguments: RunArgs) -> ExitCode {
             target,
             ifname: arguments.ifname,
             configure: !arguments.no_configure,
+            loopback: !arguments.no_configure || arguments.bring_up_loopback,
             stay: arguments.stay,
         },
         None => Guest::Command {
@@ -127,7 +128,7 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
             at,
             hosts: arguments.metrics_host,
         }),
-        pid_file: arguments.report.pid_file,
+        pid_file: arguments.report.pid_file(),
         log_file: arguments.log_file,
         timed_log: matches!(arguments.report.log_format, LogFormat::Text),
         daemon: false,

@@ -20,9 +20,9 @@ pub(crate) fn explain(error: &clap::Error) -> ExitCode {
             STATUS.into()
         }
         _ => {
-            let verb = std::env::args()
-                .nth(1)
-                .filter(|verb| ["ctl", "relay", "top", "vm"].contains(&verb.as_str()));
+            let verb = std::env::args().nth(1).filter(|verb| {
+                ["completions", "ctl", "doctor", "man", "relay", "top", "vm"].contains(&verb.as_str())
+            });
             let help = format!("pontoon {} --help", verb.as_deref().unwrap_or("run"));
             eprintln!("error: {}", one_line(error, &help));
             STATUS.into()

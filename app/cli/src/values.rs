@@ -40,6 +40,7 @@ pub(crate) const LINK_SERVICES: &[(&str, LinkService)] = &[
     ("tcp", LinkService::Tcp),
     ("udp", LinkService::Udp),
     ("icmp", LinkService::Icmp),
+    ("dns-option", LinkService::DnsOption),
 ];
 
 /// Values of `--udp-filter`.

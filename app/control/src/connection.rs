@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::Shutdown;
+use rustix::net::{Shutdown, sockopt};
 
 use crate::hosts::Hosts;
 use crate::http::{self, HttpRequest, HttpResponse, Parsed};
@@ -266,6 +266,8 @@ impl<S> Connection<S> {
             Answer::Later(look) => self.waiting = Some(WaitingRequest { look, manner }),
             Answer::Stream(source) => {
                 http::write_stream_head(&mut self.unsent);
+                // What the source has not sent yet may become out of date, so that little of it waits in the kernel, too.
+                let _ = sockopt::set_socket_send_buffer_size(&self.socket, STREAM_BUFFER);
                 self.stream = Some(source);
                 self.since = now;
             }

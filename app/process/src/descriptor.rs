@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getppid, getrlimit, setrlimit};
 
-use crate::error::Error;
+use crate::error::{Error, reason};
+use crate::fix::Fix;
 
 /// Takes ownership of a descriptor that this process has inherited from its parent. Errors name `option`, the command-line
 /// option with the descriptor's number, and give `advice` if the descriptor is not open; `N` in the advice is replaced by
@@ -36,6 +37,27 @@ pub unsafe fn take_over(number: RawFd, option: &str, advice: &str) -> Result<Own
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// Hard limit on descriptors that [`more`] sets: room for the largest number of flows.
+const ENOUGH: u32 = 262_144;
+
+/// Returns the command that raises the limit on descriptors of the parent process (a shell), whose later children inherit it.
+#[must_use]
+pub fn more() -> Fix {
+    let parent = getppid().map_or(1, |pid| pid.as_raw_nonzero().get());
+    Fix::root(format!("prlimit --pid {parent} --nofile={ENOUGH}:{ENOUGH}"))
+}
+
+/// Adds the command that raises the limit on descriptors to an error that the limit has caused. The error may be that of a
+/// child process, of which only the text is known.
+#[must_use]
+pub fn explain_exhaustion(error: Error) -> Error {
+    let exhausted = reason(&io::Error::from_raw_os_error(libc::EMFILE));
+    match error.parts() {
+        (what, None, _) if what.ends_with(&exhausted) => error.with_fix(&more()),
+        _ => error,
+    }
+}
+
 /// Raises the soft limit on descriptors (`RLIMIT_NOFILE`) to the hard one, and returns the previous limits.
 pub fn raise_limit() -> Rlimit {
     let was = getrlimit(Resource::Nofile);
@@ -47,4 +69,23 @@ pub fn raise_limit() -> Rlimit {
         tracing::debug!(%error, "descriptor limit not raised");
     }
     was
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exhausted_descriptors_have_a_fix() {
+        let of = |number| Error::io("cannot make a pipe", &io::Error::from_raw_os_error(number));
+        let text = explain_exhaustion(of(libc::EMFILE)).to_string();
+        let begin = "cannot make a pipe: too many open files (try: as root: prlimit --pid ";
+        assert!(
+            text.starts_with(begin) && text.ends_with(" --nofile=262144:262144)"),
+            "{text}"
+        );
+        assert_eq!(explain_exhaustion(of(libc::ENOMEM)), of(libc::ENOMEM));
+        let advised = of(libc::EMFILE).advise("fewer ports");
+        assert_eq!(explain_exhaustion(advised.clone()), advised);
+    }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use crate::fix::Fix;
+
 /// Failure of Pontoon with its exit status, as opposed to a failure of the guest's command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
@@ -33,6 +35,12 @@ impl Error {
     pub fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self
+    }
+
+    /// Adds a remedy as advice.
+    #[must_use]
+    pub fn with_fix(self, fix: &Fix) -> Self {
+        self.advise(fix.to_string())
     }
 
     /// Sets the exit status of the program, which is 1 by default.

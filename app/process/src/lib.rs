@@ -7,6 +7,7 @@ pub mod child;
 pub mod descriptor;
 pub mod error;
 pub mod file;
+pub mod fix;
 pub mod guest_namespaces;
 pub mod log;
 pub mod netlink;
@@ -17,3 +18,4 @@ pub mod socket_file;
 pub mod termination;
 
 pub use error::Error;
+pub use fix::Fix;

@@ -17,8 +17,17 @@ use crate::file;
 #[derive(Debug)]
 pub struct ReadyNotifier {
     ready: Option<OwnedFd>,
-    pid_file: Option<PathBuf>,
+    pid_file: Option<PidFile>,
     written: bool,
+}
+
+/// File of `--pid-file`.
+#[derive(Clone, Debug)]
+pub struct PidFile {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// True if the file stays when the process ends.
+    pub keep: bool,
 }
 
 impl ReadyNotifier {
@@ -26,8 +35,8 @@ impl ReadyNotifier {
     ///
     /// # Errors
     /// The directory of the pid file does not exist.
-    pub fn new(ready: Option<OwnedFd>, pid_file: Option<PathBuf>) -> Result<Self, Error> {
-        if let Some(directory) = pid_file.as_ref().and_then(|path| path.parent())
+    pub fn new(ready: Option<OwnedFd>, pid_file: Option<PidFile>) -> Result<Self, Error> {
+        if let Some(directory) = pid_file.as_ref().and_then(|file| file.path.parent())
             && !directory.as_os_str().is_empty()
             && !directory.is_dir()
         {
@@ -61,7 +70,7 @@ impl ReadyNotifier {
     /// # Errors
     /// The pid file cannot be written. A ready descriptor without a reader is not an error.
     pub fn notify(&mut self) -> Result<(), Error> {
-        if let Some(path) = &self.pid_file {
+        if let Some(PidFile { path, .. }) = &self.pid_file {
             let shown = path.display();
             let write = || file::open_to_write(path, 0o644)?.write_all(line().as_bytes());
             write().context(format_args!("cannot write pid file {shown}"))?;
@@ -95,10 +104,10 @@ fn write_ready(ready: &OwnedFd, timer: io::Result<TimedWrite>) -> Result<(), Err
     Ok(())
 }
 
-/// Removes the pid file, unless another instance has replaced it.
+/// Removes the pid file, unless it is to stay or another instance has replaced it.
 impl Drop for ReadyNotifier {
     fn drop(&mut self) {
-        if let (Some(path), true) = (&self.pid_file, self.written)
+        if let (Some(PidFile { path, keep: false }), true) = (&self.pid_file, self.written)
             && names_us(path).unwrap_or(false)
         {
             let _ = fs::remove_file(path);
@@ -132,6 +141,11 @@ mod tests {
 
     use super::*;
 
+    fn pid_file(path: &Path, keep: bool) -> Option<PidFile> {
+        let path = path.to_owned();
+        Some(PidFile { path, keep })
+    }
+
     #[test]
     fn ready_is_written_without_a_timer_unless_there_is_no_room() {
         let (read, write) = rustix::pipe::pipe().unwrap();
@@ -153,23 +167,26 @@ mod tests {
     }
 
     #[test]
-    fn the_pid_file_is_removed_unless_it_names_another_instance() {
+    fn the_pid_file_is_removed_unless_it_is_kept_or_names_another_instance() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pid");
-        let notified = || {
-            let mut notifier = ReadyNotifier::new(None, Some(path.clone())).unwrap();
+        let notified = |keep| {
+            let mut notifier = ReadyNotifier::new(None, pid_file(&path, keep)).unwrap();
             notifier.notify().unwrap();
             notifier
         };
-        let notifier = notified();
+        let notifier = notified(false);
         assert_eq!(fs::read_to_string(&path).unwrap(), line());
         drop(notifier);
         assert!(!path.exists());
 
-        let notifier = notified();
+        let notifier = notified(false);
         fs::write(&path, "1\n").unwrap();
         drop(notifier);
         assert_eq!(fs::read(&path).unwrap(), b"1\n");
+
+        drop(notified(true));
+        assert_eq!(fs::read_to_string(&path).unwrap(), line());
     }
 
     #[test]
@@ -180,7 +197,7 @@ mod tests {
         let path = directory.path().join("pid");
         for link in [symlink::<&Path, &Path>, fs::hard_link::<&Path, &Path>] {
             link(&target, &path).unwrap();
-            let error = ReadyNotifier::new(None, Some(path.clone()))
+            let error = ReadyNotifier::new(None, pid_file(&path, false))
                 .unwrap()
                 .notify()
                 .unwrap_err();
@@ -195,7 +212,7 @@ mod tests {
     fn drop_does_not_block_on_a_pipe_in_place_of_the_pid_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pid");
-        let mut notifier = ReadyNotifier::new(None, Some(path.clone())).unwrap();
+        let mut notifier = ReadyNotifier::new(None, pid_file(&path, false)).unwrap();
         notifier.notify().unwrap();
         fs::remove_file(&path).unwrap();
         mkfifoat(CWD, &path, Mode::from_raw_mode(0o600)).unwrap();

@@ -37,7 +37,7 @@ use pontoon_process::descriptor;
 use pontoon_process::error::{Context as _, Error};
 use pontoon_process::log::output::{self, LineQueue};
 use pontoon_process::log::panics;
-use pontoon_process::ready_notify::ReadyNotifier;
+use pontoon_process::ready_notify::{PidFile, ReadyNotifier};
 use pontoon_process::signals::Signals;
 
 use kernel::KernelRoutes;
@@ -69,7 +69,7 @@ pub struct RelayOptions {
     /// Descriptor that is written when the relay is ready.
     pub ready_fd: Option<i32>,
     /// File to which the process id is written when the relay is ready.
-    pub pid_file: Option<PathBuf>,
+    pub pid_file: Option<PidFile>,
 }
 
 /// Limit on the bytes of printed counters that are queued for a reader of standard output.

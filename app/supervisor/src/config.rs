@@ -110,7 +110,7 @@ fn mtu(options: &GuestOptions, interface: Option<&HostInterface>) -> u16 {
 }
 
 /// The largest MTU: the longest IPv4 packet, less the room for options of the link that Linux keeps.
-const MOST_MTU: u16 = 65_520;
+pub(crate) const MOST_MTU: u16 = 65_520;
 
 fn max_flows(requested: Option<u32>, room: u32) -> u32 {
     match requested {

@@ -246,12 +246,12 @@ impl State {
 }
 
 impl Log {
-    /// Reads the clocks, and the present rules if they have changed.
+    /// Reads the clocks, and the rules that were set since the last call.
     fn follow(&mut self) {
         self.recorder.set_clock();
-        let generation = self.statistics.generation();
-        if self.recorder.rules_generation() != Some(generation) {
-            self.recorder.set_rules(generation, self.statistics.rule_texts());
+        for (generation, rules) in self.statistics.take_generations() {
+            let texts = rules.iter().map(ToString::to_string);
+            self.recorder.set_rules(generation, texts.collect());
         }
     }
 

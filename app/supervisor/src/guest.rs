@@ -1,7 +1,7 @@
 //! Start of a guest: a command in new namespaces, a tap in an existing namespace, or the socket of a virtual machine.
 
 pub(crate) mod attach;
-mod cgroups;
+pub(crate) mod cgroups;
 pub(crate) mod command;
 pub(crate) mod handshake;
 pub(crate) mod init;

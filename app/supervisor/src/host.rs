@@ -4,13 +4,14 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 
+use pontoon_process::descriptor;
 use pontoon_process::error::{Context as _, Error};
 use pontoon_worker::Outbound;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, connect_unspec, ipproto, netdevice, socket, socket_with,
 };
-use rustix::process::Rlimit;
+use rustix::process::{Resource, Rlimit, getrlimit};
 
 use crate::publish::port_range::PortRange;
 
@@ -72,6 +73,22 @@ pub(crate) fn max_flows(limit: Rlimit, sockets: usize, workers: u8) -> u32 {
         .maximum
         .map_or(MOST_FLOWS, |most| most.saturating_sub(taken));
     u32::try_from(room.min(MOST_FLOWS)).unwrap_or(u32::MAX)
+}
+
+/// Checks that the descriptor limit leaves room for flows besides the workers' own descriptors and the `sockets` of published
+/// ports.
+///
+/// # Errors
+/// It leaves no room.
+pub(crate) fn check_descriptors(sockets: usize, workers: u8) -> Result<(), Error> {
+    let limit = getrlimit(Resource::Nofile);
+    match (max_flows(limit, sockets, workers), limit.maximum) {
+        (0, Some(most)) => {
+            let text = format!("the limit of {most} descriptors leaves no room for flows");
+            Err(Error::new(text).with_fix(&descriptor::more()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the default limit on UDP ports of the host in each address family: a quarter of the ephemeral ports, so that

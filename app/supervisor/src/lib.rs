@@ -41,6 +41,7 @@ pub mod audit;
 pub mod capture;
 pub mod config;
 mod control;
+pub mod doctor;
 mod engine;
 mod events;
 pub mod forward;
@@ -80,6 +81,10 @@ use watch::{GuestKind, Watch};
 /// # Errors
 /// A failure of Pontoon, described in one line; all resources that were created are removed.
 pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
+    serve(options, set_log_level).map_err(descriptor::explain_exhaustion)
+}
+
+fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
     panics::set_hook();
     one_use_each(options)?;
     // SAFETY: this process has opened no descriptor yet, and the options name each number once.
@@ -384,6 +389,7 @@ enum GuestPlan<'a> {
     Namespace {
         attached: Attached,
         configure: bool,
+        loopback: bool,
     },
     Machine(Attachment, Option<SocketFile>),
 }
@@ -432,10 +438,12 @@ impl<'a> GuestPlan<'a> {
                 target,
                 ifname: _,
                 configure,
+                loopback,
                 stay,
             } => Self::Namespace {
                 attached: Attached::open(target, *stay, files)?,
                 configure: *configure,
+                loopback: *loopback,
             },
             Guest::Machine(machine) => {
                 let (attachment, file) = machine::open(machine, options.workers)?;
@@ -451,10 +459,12 @@ impl<'a> GuestPlan<'a> {
             Self::Namespace {
                 mut attached,
                 configure,
+                loopback,
             } => {
                 configured = configure;
                 let tap = attached.make_tap(&tap::TapConfig {
                     configure,
+                    loopback,
                     ..link.tap()
                 })?;
                 let dns: Vec<_> = link.config.plan.dns().map(|dns| dns.to_string()).collect();
@@ -514,6 +524,7 @@ impl LinkPlan<'_> {
             offload: self.offload,
             queues: self.options.workers,
             configure: true,
+            loopback: true,
         }
     }
 }

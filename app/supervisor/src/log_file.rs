@@ -1,4 +1,4 @@
-//! Options of the log file: `FILE[,size=N]`.
+//! Options of the log file: `FILE[,size=N][,title=TEXT]`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -16,6 +16,8 @@ pub struct LogTo {
     pub file: PathBuf,
     /// Size in bytes that the file does not exceed: its oldest lines are removed.
     pub size: u64,
+    /// Beginning of the first line, which then names the program and its process.
+    pub title: String,
 }
 
 impl FromStr for LogTo {
@@ -25,14 +27,19 @@ impl FromStr for LogTo {
         let mut to = Self {
             file: PathBuf::new(),
             size: file::SIZE,
+            title: concat!("pontoon ", env!("CARGO_PKG_VERSION")).to_owned(),
         };
         let mut path = text;
         // A file name may contain commas: a part that is not an option belongs to the file name.
-        while let Some((rest, part)) = path.rsplit_once(',')
-            && let Some(value) = part.strip_prefix("size=")
-        {
-            let wrong = || format!("invalid option '{part}': expected size=N[k|M|G]");
-            to.size = size(value).ok_or_else(wrong)?;
+        while let Some((rest, part)) = path.rsplit_once(',') {
+            if let Some(value) = part.strip_prefix("size=") {
+                let wrong = || format!("invalid option '{part}': expected size=N[k|M|G]");
+                to.size = size(value).ok_or_else(wrong)?;
+            } else if let Some(value) = part.strip_prefix("title=") {
+                value.clone_into(&mut to.title);
+            } else {
+                break;
+            }
             path = rest;
         }
         if path.is_empty() {
@@ -54,12 +61,7 @@ impl LogTo {
     /// The file cannot be opened.
     pub(crate) fn begin(&self, timed: bool) -> Result<(), Error> {
         let program = std::env::current_exe().unwrap_or_default();
-        let header = format!(
-            "pontoon {}: {} ({})",
-            env!("CARGO_PKG_VERSION"),
-            program.display(),
-            std::process::id()
-        );
+        let header = format!("{}: {} ({})", self.title, program.display(), std::process::id());
         let shown = self.file.display();
         let log = LogFile::create(&self.file, self.size, timed, &header)
             .context(format_args!("cannot write log file {shown}"))?;
@@ -80,6 +82,10 @@ mod tests {
         assert_eq!(parsed("x"), Ok(("x".into(), 1 << 20)));
         assert_eq!(parsed("a,b=1"), Ok(("a,b=1".into(), 1 << 20)));
         assert_eq!(parsed("a,size=2M"), Ok(("a".into(), 2_000_000)));
+        assert_eq!(parsed("a,title=x,b"), Ok(("a,title=x,b".into(), 1 << 20)));
+        let title = |text: &str| text.parse::<LogTo>().map(|to| to.title);
+        assert_eq!(title("a,size=2M,title=x 1"), Ok("x 1".to_owned()));
+        assert!(title("a").unwrap().starts_with("pontoon "));
         for wrong in [
             "",
             ",size=1M",

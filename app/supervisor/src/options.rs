@@ -13,6 +13,7 @@ use pontoon_engine::address_plan::PlannedRoute;
 use pontoon_engine::config::{ServiceSet, UdpFilter};
 use pontoon_engine::decider;
 use pontoon_engine::egress::EgressRule;
+use pontoon_process::ready_notify::PidFile;
 use pontoon_wire::Mac;
 use pontoon_worker::{MachineProtocol, Outbound, Pacing};
 
@@ -105,7 +106,7 @@ pub struct GuestOptions {
     /// Address of the metrics for Prometheus.
     pub metrics: Option<Metrics>,
     /// File to which the process id is written when the network is ready.
-    pub pid_file: Option<PathBuf>,
+    pub pid_file: Option<PidFile>,
     /// File to which the log is written, beside standard error.
     pub log_file: Option<LogTo>,
     /// True if the lines of the log file begin with the time.
@@ -161,6 +162,8 @@ pub enum Guest {
         ifname: Option<String>,
         /// False if another program configures the guest's interface.
         configure: bool,
+        /// True if the loopback interface is brought up.
+        loopback: bool,
         /// True if the end of the namespace does not end the program.
         stay: bool,
     },

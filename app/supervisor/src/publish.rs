@@ -49,7 +49,7 @@ pub(crate) fn open(ports: &mut Ports, values: &[Publish], wait: Duration) -> Res
     let deadline = Instant::now() + wait;
     loop {
         match ports.change(&[], values) {
-            Err(PortRefusal::Conflict(_)) if Instant::now() < deadline => {
+            Err(PortRefusal::InUse(_)) if Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(10));
             }
             Err(refusal) => return Err(refusal.into()),

@@ -9,11 +9,12 @@ use pontoon_process::error::Error;
 use crate::HostState;
 use crate::control::{Control, ControlSetup};
 use crate::events::Events;
+use crate::host;
 use crate::options::{Guest, GuestOptions};
 use crate::publish::{self, Ports};
 use crate::statistics::Statistics;
 
-/// Opens the host sockets of the published ports.
+/// Opens the host sockets of the published ports, and checks that descriptors are left for flows.
 pub(crate) fn open_ports(options: &GuestOptions, host: &HostState) -> Result<Ports, Error> {
     let has_namespace = !matches!(options.guest, Guest::Machine(_));
     let mut ports = Ports::new(host.chosen.plan.clone()).permitting_auto(has_namespace);
@@ -24,6 +25,7 @@ pub(crate) fn open_ports(options: &GuestOptions, host: &HostState) -> Result<Por
         Duration::ZERO
     };
     publish::open(&mut ports, &options.publish, wait)?;
+    host::check_descriptors(ports.published().len(), options.workers)?;
     Ok(ports)
 }
 

@@ -4,11 +4,12 @@
 //! engine reads nothing that another one has written, and hits are assigned to rules here, where the rules are known.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use pontoon_engine::egress::{EgressRule, RefusedFlows};
 use pontoon_process::error::{Context as _, Error};
+use pontoon_worker::events::recorder::GENERATIONS;
 use pontoon_worker::messages::RulesUpdate;
 use pontoon_worker::stats::{Row, StatsTable};
 
@@ -32,6 +33,8 @@ struct State {
     rules: Vec<EgressRule>,
     /// The generation of `rules`.
     generation: u64,
+    /// The latest generations of rules that [`Statistics::take_generations`] has not returned yet.
+    recent: VecDeque<(u64, Vec<EgressRule>)>,
     /// The sum of ended engines' rows, for each worker.
     ended: Vec<Row>,
     /// The hits of ended engines.
@@ -68,6 +71,7 @@ impl Statistics {
         let none = vec![0; rules.len() + 2];
         Self(Rc::new(RefCell::new(State {
             table,
+            recent: VecDeque::from([(Self::FIRST_GENERATION, rules.clone())]),
             rules,
             generation: Self::FIRST_GENERATION,
             ended: vec![Row::default(); workers],
@@ -76,14 +80,10 @@ impl Statistics {
         })))
     }
 
-    /// Returns the generation of the present rules.
-    pub(crate) fn generation(&self) -> u64 {
-        self.0.borrow().generation
-    }
-
-    /// Returns the texts of the present rules.
-    pub(crate) fn rule_texts(&self) -> Vec<String> {
-        self.0.borrow().rules.iter().map(ToString::to_string).collect()
+    /// Returns the rules that were set since the last call, with their generations; of more than [`GENERATIONS`] sets the
+    /// latest.
+    pub(crate) fn take_generations(&self) -> VecDeque<(u64, Vec<EgressRule>)> {
+        std::mem::take(&mut self.0.borrow_mut().recent)
     }
 
     /// Returns the memory for the statistics of an engine.
@@ -129,6 +129,10 @@ impl Statistics {
         state.ended_hits = moves.apply(&state.ended_hits);
         state.generation += 1;
         state.rules.clone_from(&rules);
+        while state.recent.len() >= GENERATIONS {
+            state.recent.pop_front();
+        }
+        state.recent.push_back((state.generation, rules.clone()));
         RulesUpdate {
             generation: state.generation,
             rules,

@@ -90,6 +90,8 @@ pub enum LinkService {
     Udp,
     /// ICMP and ICMPv6 echo.
     Icmp,
+    /// The DNS forwarder and the search domains in DHCP, DHCPv6 and router advertisements.
+    DnsOption,
 }
 
 /// A set of services.
@@ -115,6 +117,19 @@ impl FromIterator<LinkService> for ServiceSet {
 }
 
 impl Config {
+    /// Returns true if DHCP and router advertisements contain the address of the DNS forwarder.
+    pub(crate) fn announces_dns(&self) -> bool {
+        !self.resolvers.is_empty() && !self.disabled.contains(LinkService::DnsOption)
+    }
+
+    /// Returns the search domains that DHCP and router advertisements contain.
+    pub(crate) fn announced_search(&self) -> &[String] {
+        match self.disabled.contains(LinkService::DnsOption) {
+            true => &[],
+            false => &self.search,
+        }
+    }
+
     /// Returns a configuration with the default Ethernet addresses, an MTU of 1,500 bytes, 1,000 flows and a fourth of
     /// Linux's default range of ephemeral UDP ports, without resolvers, published ports, rules, and permission to reach the
     /// host.

@@ -19,16 +19,16 @@ use crate::WorkerId;
 use crate::ctx::Net;
 use crate::egress::{DecisionGround, EgressProtocol};
 use crate::flow_events::{FlowEnds, RefusalReason};
-use crate::policy::Refusal;
+use crate::policy::{Permitted, Refused};
 use crate::time::Instant;
 
-pub(crate) use pending::{Decisions, Kept, KeptDatagrams, KeptFrame, PendingKey};
+pub(crate) use pending::{DecidedFlow, Decisions, Kept, KeptDatagrams, KeptFrame, Pending, PendingKey};
 
 /// Deadline of a verdict if no option sets it.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Maximum number of flows of one worker whose decision is pending, connections that the guest has reset meanwhile included.
-/// Further flows are denied.
+/// Maximum number of flows of one worker whose decision is pending, connections that the guest has reset meanwhile and flows of
+/// a guest that has gone included. Further flows are denied.
 pub const MOST_PENDING: usize = 1024;
 
 /// Maximum number of bytes of frames and datagrams that one worker keeps for pending decisions.
@@ -180,6 +180,17 @@ impl From<Verdict> for Ruling {
     }
 }
 
+impl Ruling {
+    /// Returns the ground of a flow that is opened, for its events.
+    pub(crate) const fn ground(self) -> Option<DecisionGround> {
+        match self {
+            Self::Allowed => Some(DecisionGround::Decider),
+            Self::Redirected(_) | Self::RedirectedToStream => Some(DecisionGround::Redirect),
+            Self::Denied(_) | Self::Pending(_) => None,
+        }
+    }
+}
+
 /// A flow about which the decider is asked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewFlow {
@@ -216,20 +227,16 @@ impl Net {
         written: IpAddr,
         port: u16,
         now: Instant,
-    ) -> Result<SocketAddr, Refusal> {
+    ) -> Result<Permitted, Refused> {
         let counted = self.decisions.as_ref().is_some_and(|it| it.has_verdict());
-        if counted {
-            let named = (protocol != EgressProtocol::Icmp).then_some(port);
-            let remote = self.policy.translate(protocol, SocketAddr::new(written, port));
-            if remote.is_ok() && self.policy.allows(protocol, written, named, now) {
-                return remote;
-            }
+        if counted && let Ok(permitted) = self.policy.check_again(protocol, written, port, now) {
+            return Ok(permitted);
         }
         self.policy.check_egress(protocol, written, port, now)
     }
 
     /// Sets the verdict about the flow whose kept frame is handled next, or removes it.
-    pub(crate) fn set_verdict(&mut self, verdict: Option<(PendingKey, Verdict)>) {
+    pub(crate) fn set_verdict(&mut self, verdict: Option<DecidedFlow>) {
         if let Some(decisions) = &mut self.decisions {
             decisions.set_verdict(verdict);
         }
@@ -237,11 +244,7 @@ impl Net {
 
     /// Returns true if the decision about the flow of a frame is pending, and counts the frame, which is to be dropped.
     pub(crate) fn awaits_decision(&mut self, key: &PendingKey) -> bool {
-        let awaits = self.decisions.as_mut().is_some_and(|decisions| {
-            // Removes the ground of an earlier flow that was allowed and then not opened.
-            decisions.set_ground(None);
-            decisions.awaits(key)
-        });
+        let awaits = self.decisions.as_ref().is_some_and(|it| it.awaits(key));
         self.counters.decisions_repeated += u64::from(awaits);
         awaits
     }
@@ -257,14 +260,6 @@ impl Net {
     /// is allowed.
     pub(crate) fn judge(&mut self, flow: &NewFlow, now: Instant, keep: impl FnOnce() -> Kept) -> Ruling {
         let ruling = self.ask_decider(flow, now, keep);
-        let ground = match ruling {
-            Ruling::Allowed => Some(DecisionGround::Decider),
-            Ruling::Redirected(_) | Ruling::RedirectedToStream => Some(DecisionGround::Redirect),
-            Ruling::Denied(_) | Ruling::Pending(_) => None,
-        };
-        if let Some(decisions) = &mut self.decisions {
-            decisions.set_ground(ground);
-        }
         if let Ruling::Denied(_) = ruling {
             self.report_denied(flow.ends(), now);
         }
@@ -280,7 +275,7 @@ impl Net {
         let Some(decisions) = &mut self.decisions else {
             return Ruling::Allowed;
         };
-        if let Some(verdict) = decisions.take_verdict(flow.key.as_ref()) {
+        if let Some(verdict) = decisions.take_verdict(flow) {
             return verdict.into();
         }
         let unavailable = Ruling::Denied(Denial::usual(flow.protocol));

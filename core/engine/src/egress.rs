@@ -41,8 +41,6 @@ pub struct Egress {
     /// The number of matches of all of them.
     matches: u64,
     notices: Vec<RefusalNotice>,
-    /// Ground of the last decision; `None` if no rule has matched.
-    last: Option<DecisionGround>,
     /// Time at which [`Self::keep`] next renews the learned addresses to which this worker's flows lead.
     sweep: Option<Instant>,
     /// Number of times that the rules were replaced.
@@ -97,14 +95,14 @@ pub enum DecisionGround {
     Redirect,
 }
 
-/// Decision of the egress rules about a destination.
+/// Decision of the egress rules about a destination, with its ground.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Decision {
-    /// The guest may reach the destination.
-    Allowed,
+    /// The guest may reach the destination: by an allow rule, or because there is none.
+    Allowed(Option<DecisionGround>),
     /// The guest may not reach the destination.
-    Refused,
+    Refused(DecisionGround),
 }
 
 /// The reason why egress rules refuse a destination.
@@ -121,6 +119,22 @@ enum RefusalGround {
 /// Log line about refused packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusalNotice(String);
+
+impl DecisionGround {
+    fn of_rule(place: usize) -> Self {
+        Self::Rule(u32::try_from(place).unwrap_or(u32::MAX))
+    }
+}
+
+impl From<RefusalGround> for DecisionGround {
+    fn from(ground: RefusalGround) -> Self {
+        match ground {
+            RefusalGround::Rule(place) => Self::of_rule(place),
+            RefusalGround::Unlisted => Self::Unlisted,
+            RefusalGround::Resolver => Self::Resolver,
+        }
+    }
+}
 
 impl Egress {
     /// Creates an egress policy of these rules.
@@ -169,12 +183,8 @@ impl Egress {
     /// Decides whether the guest may reach `to`, and counts the rule that matches.
     pub fn decide(&mut self, to: &Destination<'_>, now: Instant) -> Decision {
         match self.ground(to, now) {
-            Ok(None) => {
-                self.last = None;
-                Decision::Allowed
-            }
+            Ok(None) => Decision::Allowed(None),
             Ok(Some(place)) => {
-                self.last = Some(DecisionGround::Rule(u32::try_from(place).unwrap_or(u32::MAX)));
                 let entry = &mut self.entries[place];
                 entry.tally.hits += 1;
                 self.matches += 1;
@@ -184,9 +194,17 @@ impl Egress {
                         self.sweep.get_or_insert(now + SWEEP);
                     }
                 }
-                Decision::Allowed
+                Decision::Allowed(Some(DecisionGround::of_rule(place)))
             }
             Err(ground) => self.refuse(ground, to.protocol, to.written, to.port, now),
+        }
+    }
+
+    /// Decides as [`Self::decide`] about a flow for which a rule was counted before. Nothing is counted.
+    pub(crate) fn decide_again(&self, to: &Destination<'_>, now: Instant) -> Decision {
+        match self.ground(to, now) {
+            Ok(place) => Decision::Allowed(place.map(DecisionGround::of_rule)),
+            Err(ground) => Decision::Refused(ground.into()),
         }
     }
 
@@ -214,16 +232,8 @@ impl Egress {
                 Some(to.port()),
                 now,
             ),
-            false => {
-                self.last = None;
-                Decision::Allowed
-            }
+            false => Decision::Allowed(None),
         }
-    }
-
-    /// Returns the ground of the last decision; `None` if there are no rules or none has matched.
-    pub(crate) fn last_ground(&self) -> Option<DecisionGround> {
-        self.last.filter(|_| !self.is_open())
     }
 
     /// Learns the addresses of domains in rules from a DNS response, before the response is forwarded to the guest.
@@ -340,11 +350,7 @@ impl Egress {
         port: Option<u16>,
         now: Instant,
     ) -> Decision {
-        self.last = Some(match ground {
-            RefusalGround::Rule(place) => DecisionGround::Rule(u32::try_from(place).unwrap_or(u32::MAX)),
-            RefusalGround::Unlisted => DecisionGround::Unlisted,
-            RefusalGround::Resolver => DecisionGround::Resolver,
-        });
+        let refused = Decision::Refused(ground.into());
         let (tally, why) = match ground {
             RefusalGround::Rule(place) => {
                 let entry = &mut self.entries[place];
@@ -357,7 +363,7 @@ impl Egress {
         self.matches += 1;
         tally.unreported += 1;
         if tally.reported.is_some_and(|last| now.since(last) < QUIET) {
-            return Decision::Refused;
+            return refused;
         }
         tally.reported = Some(now);
         let times = match core::mem::take(&mut tally.unreported) {
@@ -370,7 +376,7 @@ impl Egress {
         };
         self.notices
             .push(RefusalNotice(format!("refused {protocol} to {to}: {why}{times}")));
-        Decision::Refused
+        refused
     }
 }
 

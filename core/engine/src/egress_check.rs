@@ -9,7 +9,7 @@ use crate::ctx::Ctx;
 use crate::egress::EgressProtocol;
 use crate::flow_events::FlowEnds;
 use crate::local::icmp_error::{self, Reason};
-use crate::policy::Refusal;
+use crate::policy::{Permitted, Refusal};
 use crate::{Frame, Transmit};
 
 /// A UDP datagram or echo request from the guest that is to be forwarded.
@@ -25,27 +25,25 @@ pub(crate) struct Packet<'f, 'a> {
 pub(crate) struct Dropped;
 
 impl Packet<'_, '_> {
-    /// Checks the packet against the egress policy, and returns the translated address and port to which it is to be sent.
+    /// Checks the packet against the egress policy, and returns the translated address and port to which it is to be sent, and
+    /// the rule that permits it.
     ///
     /// # Errors
     /// The policy refuses the destination. The packet is counted, and the guest is sent an ICMP error.
-    pub(crate) fn check_egress<H, T: Transmit>(
-        &self,
-        ctx: &mut Ctx<'_, H, T>,
-    ) -> Result<SocketAddr, Dropped> {
+    pub(crate) fn check_egress<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> Result<Permitted, Dropped> {
         let (protocol, port) = match &self.transport {
             Transport::Udp(udp) => (EgressProtocol::Udp, udp.destination_port),
             Transport::Tcp(tcp) => (EgressProtocol::Tcp, tcp.destination_port),
             Transport::Icmp(_) | Transport::Fragment | Transport::Other => (EgressProtocol::Icmp, 0),
         };
-        let verdict = ctx.net.check_egress(protocol, self.ip.destination, port, ctx.now);
-        let refusal = match verdict {
-            Ok(remote) => return Ok(remote),
-            Err(refusal) => refusal,
+        let checked = ctx.net.check_egress(protocol, self.ip.destination, port, ctx.now);
+        let refused = match checked {
+            Ok(permitted) => return Ok(permitted),
+            Err(refused) => refused,
         };
         ctx.net.counters.policy_refused += 1;
-        ctx.net.report_refusal(self.ends(), refusal, ctx.now);
-        let reason = match refusal {
+        ctx.net.report_refused(self.ends(), refused.into(), ctx.now);
+        let reason = match refused.refusal {
             Refusal::Class | Refusal::HostAddress | Refusal::Rule => Reason::Prohibited,
             Refusal::Unassigned => Reason::HostUnreachable,
             // A host answers this for a closed port: the gateway exists, and has no open port.

@@ -414,13 +414,14 @@ impl<H: Host> Engine<H> {
     /// and another one may connect. Published ports stay.
     pub fn forget_guest<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.reassembly = Reassembly::default();
+        self.net.orphans.clear();
         self.net.learn_guest_mac(self.net.config.guest_mac);
         let (protocols, ctx) = &mut self.split(link, host, now);
         protocols.tcp.abort_all(ctx);
         protocols.udp.close_all(ctx);
         protocols.icmp.close_all(ctx);
         protocols.dns.close_all(ctx);
-        protocols.forget_decisions(ctx);
+        protocols.cancel_decisions(ctx);
     }
 
     /// Returns one page of the list of flows, without those of the DNS forwarder; `at` is 0, or [`Page::next`] of the

@@ -304,59 +304,67 @@ pub(crate) enum Announcement {
     Closed,
 }
 
+/// The grounds on which a flow, or its further destination, is permitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Grounds {
+    /// The allow rule that matches.
+    pub(crate) rule: Option<DecisionGround>,
+    /// The verdict of the decider.
+    pub(crate) verdict: Option<DecisionGround>,
+}
+
+impl Grounds {
+    /// The grounds of a flow about which neither rules nor a decider have decided.
+    pub(crate) const NONE: Self = Self {
+        rule: None,
+        verdict: None,
+    };
+
+    /// The ground of a client that the decider has allowed.
+    pub(crate) const ALLOWED: Self = Self {
+        rule: None,
+        verdict: Some(DecisionGround::Decider),
+    };
+}
+
 impl Net {
-    /// Reports that a flow was opened, and the rule that permits it. Returns the state that the flow has to store.
+    /// Reports that a flow was opened, and its grounds. Returns the state that the flow has to store.
     pub(crate) fn report_opened(
         &mut self,
         flow: FlowId,
         ends: FlowEnds,
         target: Option<SocketAddr>,
+        grounds: Grounds,
         now: Instant,
     ) -> Announcement {
         let target = target.filter(|target| Some(*target) != ends.remote);
         let opened = self.report(Some(flow), ends, FlowEventKind::Opened { target }, now);
-        let ground = self.take_decider_ground();
-        self.report_grounds(flow, ends, ground, now);
+        self.report_grounds(flow, ends, grounds, now);
         match opened {
             Reported::Kept => Announcement::Kept,
             Reported::Dropped | Reported::Omitted | Reported::Unused => Announcement::Missing,
         }
     }
 
-    /// Reports a further peer of a flow, and the rule that permits it.
+    /// Reports a further peer of a flow, and its grounds.
     pub(crate) fn report_peer(
         &mut self,
         flow: FlowId,
         ends: FlowEnds,
         target: Option<SocketAddr>,
+        grounds: Grounds,
         now: Instant,
     ) {
         let target = target.filter(|target| Some(*target) != ends.remote);
         let reported = self.report(Some(flow), ends, FlowEventKind::Peer { target }, now);
-        let ground = self.take_decider_ground();
         // The decision refers to the event before it.
         if reported != Reported::Omitted {
-            self.report_grounds(flow, ends, ground, now);
+            self.report_grounds(flow, ends, grounds, now);
         }
     }
 
-    fn take_decider_ground(&mut self) -> Option<DecisionGround> {
-        let decisions = self.decisions.as_mut();
-        decisions.and_then(|decisions| decisions.take_ground())
-    }
-
-    fn report_grounds(
-        &mut self,
-        flow: FlowId,
-        ends: FlowEnds,
-        by_decider: Option<DecisionGround>,
-        now: Instant,
-    ) {
-        if self.events.is_none() {
-            return;
-        }
-        let by_rules = self.policy.egress.last_ground().filter(|_| !ends.came_in);
-        for ground in by_rules.into_iter().chain(by_decider) {
+    fn report_grounds(&mut self, flow: FlowId, ends: FlowEnds, grounds: Grounds, now: Instant) {
+        for ground in grounds.rule.into_iter().chain(grounds.verdict) {
             self.report(Some(flow), ends, FlowEventKind::Decided { ground }, now);
         }
     }
@@ -382,21 +390,9 @@ impl Net {
         self.report(Some(flow), ends, closed, now);
     }
 
-    /// Reports that the limits or the host have refused a flow.
+    /// Reports that a flow was refused.
     pub(crate) fn report_refused(&mut self, ends: FlowEnds, reason: RefusalReason, now: Instant) {
         self.report(None, ends, FlowEventKind::Refused { reason }, now);
-    }
-
-    /// Reports that the policy has refused a flow of the guest.
-    pub(crate) fn report_refusal(&mut self, ends: FlowEnds, refusal: Refusal, now: Instant) {
-        if self.events.is_none() {
-            return;
-        }
-        let reason = match (refusal, self.policy.egress.last_ground()) {
-            (Refusal::Rule, Some(ground)) => RefusalReason::Egress(ground),
-            (refusal, _) => RefusalReason::Policy(refusal),
-        };
-        self.report_refused(ends, reason, now);
     }
 
     fn report(

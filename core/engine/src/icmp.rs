@@ -24,7 +24,7 @@ use crate::ctx::{Capacity, Ctx, Eviction, Net};
 use crate::egress::EgressProtocol;
 use crate::egress_check::{self, Packet};
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
-use crate::flow_events::{Announcement, CloseReason, RefusalReason};
+use crate::flow_events::{Announcement, CloseReason, Grounds, RefusalReason};
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::DatagramMeta;
 use crate::icmp_errors::{self, SendFailure};
@@ -120,13 +120,20 @@ impl<S> Icmp<S> {
             return;
         }
         let kept = self.kept_remote(ip, icmp.ident, ctx);
-        let Some(remote) = kept.or_else(|| Some(packet.check_egress(ctx).ok()?.ip())) else {
+        let permitted = match kept {
+            Some(remote) => Some((remote, None)),
+            None => packet
+                .check_egress(ctx)
+                .ok()
+                .map(|it| (it.remote.ip(), it.ground)),
+        };
+        let Some((remote, rule)) = permitted else {
             return;
         };
         let Ok(()) = packet.check_hop_limit(remote, ctx) else {
             return;
         };
-        let Some((remote, requested)) = self.judge(&packet, icmp, remote, ctx) else {
+        let Some((remote, requested, verdict)) = self.judge(&packet, icmp, remote, ctx) else {
             return;
         };
         let data = self.scratch.get_mut(..icmp.payload_len);
@@ -145,7 +152,7 @@ impl<S> Icmp<S> {
         self.report_request(
             (index, known.is_none()),
             packet.ends(),
-            remote,
+            (remote, Grounds { rule, verdict }),
             (ctx.net, ctx.now),
         );
         self.requested

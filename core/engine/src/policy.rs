@@ -13,7 +13,8 @@ use arrayvec::ArrayVec;
 use crate::Instant;
 use crate::address_plan::{AddressPlan, SubnetExtent};
 use crate::config::Protocol;
-use crate::egress::{Decision, Destination, DestinationSelection, Egress, EgressProtocol};
+use crate::egress::{Decision, DecisionGround, Destination, DestinationSelection, Egress, EgressProtocol};
+use crate::flow_events::RefusalReason;
 
 mod forward;
 mod owned;
@@ -34,6 +35,51 @@ pub enum Refusal {
     HostAddress,
     /// The egress rules of the user refuse the destination.
     Rule,
+}
+
+/// A destination that the policy permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permitted {
+    /// Address and port on the host's side.
+    pub remote: SocketAddr,
+    /// The allow rule that permits the destination, if there is one.
+    pub ground: Option<DecisionGround>,
+}
+
+/// The refusal of a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The reason.
+    pub refusal: Refusal,
+    /// The ground on which the egress rules refuse the destination, if they do.
+    pub ground: Option<DecisionGround>,
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self {
+            refusal,
+            ground: None,
+        }
+    }
+}
+
+impl From<DecisionGround> for Refused {
+    fn from(ground: DecisionGround) -> Self {
+        Self {
+            refusal: Refusal::Rule,
+            ground: Some(ground),
+        }
+    }
+}
+
+impl From<Refused> for RefusalReason {
+    fn from(refused: Refused) -> Self {
+        match refused.ground {
+            Some(ground) => Self::Egress(ground),
+            None => Self::Policy(refused.refusal),
+        }
+    }
 }
 
 /// The policy of one worker. `check_egress` is the only place where destinations of TCP, UDP and ICMP are checked.
@@ -60,8 +106,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Returns the host-side destination of a packet that the guest has sent to `written` and `port`. The port of an echo
-    /// request is ignored.
+    /// Returns the host-side destination of a packet that the guest has sent to `written` and `port`, and counts the rule that
+    /// matches. The port of an echo request is ignored.
     ///
     /// # Errors
     /// The policy refuses the destination, and no host socket is opened for it.
@@ -71,10 +117,10 @@ impl Policy {
         written: IpAddr,
         port: u16,
         now: Instant,
-    ) -> Result<SocketAddr, Refusal> {
+    ) -> Result<Permitted, Refused> {
         let remote = self.translate(protocol, SocketAddr::new(written, port))?;
         if self.egress.is_open() {
-            return Ok(remote);
+            return Ok(Permitted { remote, ground: None });
         }
         let to = Destination {
             protocol,
@@ -84,8 +130,24 @@ impl Policy {
             port: (protocol != EgressProtocol::Icmp).then_some(port),
         };
         match self.egress.decide(&to, now) {
-            Decision::Allowed => Ok(remote),
-            Decision::Refused => Err(Refusal::Rule),
+            Decision::Allowed(ground) => Ok(Permitted { remote, ground }),
+            Decision::Refused(ground) => Err(ground.into()),
+        }
+    }
+
+    /// Checks the destination of a flow for which a rule was counted before, as [`Self::check_egress`]. Nothing is counted.
+    pub(crate) fn check_again(
+        &self,
+        protocol: EgressProtocol,
+        written: IpAddr,
+        port: u16,
+        now: Instant,
+    ) -> Result<Permitted, Refused> {
+        let remote = self.translate(protocol, SocketAddr::new(written, port))?;
+        let named = (protocol != EgressProtocol::Icmp).then_some(port);
+        match self.with_destination(protocol, written, named, |to| self.egress.decide_again(to, now)) {
+            Decision::Allowed(ground) => Ok(Permitted { remote, ground }),
+            Decision::Refused(ground) => Err(ground.into()),
         }
     }
 

@@ -53,7 +53,7 @@ use self::segment::Verdict;
 use self::table::ConnectionTable;
 use crate::ctx::{Completion, Ctx, Eviction, Net, Routed};
 use crate::decider::DecisionToken;
-use crate::flow_events::CloseReason;
+use crate::flow_events::{CloseReason, Grounds};
 use crate::slab::Slab;
 use crate::table::Secret;
 use crate::{Failure, FlowId, Frame, Host, Kind, Readiness, Transmit};
@@ -114,6 +114,8 @@ pub struct Tcp<S> {
     next_look: u32,
     /// Clients of published ports whose decision is pending.
     undecided: BTreeMap<DecisionToken, AcceptedClient<S>>,
+    /// The last of them that was accepted in excess of a limit, because a flow will be evicted for it; it may have been decided.
+    undecided_in_excess: Option<DecisionToken>,
 }
 
 /// The result of sending a segment without data to the guest.
@@ -152,6 +154,7 @@ impl<S> Tcp<S> {
             stalled: VecDeque::new(),
             next_look: 0,
             undecided: BTreeMap::new(),
+            undecided_in_excess: None,
         }
     }
 
@@ -521,11 +524,12 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Adds a connection, to `target` on the host's side if the guest has opened it.
+    /// Adds a connection, to `target` on the host's side if the guest has opened it. `grounds` are those on which it is
+    /// permitted.
     fn add<H, T>(
         &mut self,
         connection: Connection<S>,
-        target: Option<SocketAddr>,
+        (target, grounds): (Option<SocketAddr>, Grounds),
         ctx: &mut Ctx<'_, H, T>,
     ) -> u32 {
         let key = connection.key;
@@ -539,7 +543,7 @@ impl<S> Tcp<S> {
         if let Some(ledger) = &ctx.net.ledger {
             ledger.enter(index, key.into());
         }
-        self.report_opened(index, target, ctx.net, ctx.now);
+        self.report_opened(index, target, grounds, ctx.net, ctx.now);
         index
     }
 

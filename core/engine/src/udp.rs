@@ -130,13 +130,17 @@ impl<S> Udp<S> {
         true
     }
 
-    /// Closes every endpoint except those of published ports.
+    /// Closes every endpoint except those of published ports, which forget their peers.
     pub fn close_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         for index in self.endpoints.places() {
-            if self.endpoints.at(index).published.is_none() {
+            let endpoint = self.endpoints.at_mut(index);
+            if endpoint.published.is_none() {
                 self.remove(index, CloseReason::GuestGone, ctx);
+            } else {
+                (endpoint.last, endpoint.replied) = (None, false);
             }
         }
+        self.forget(|_| true);
     }
 
     /// Handles the timer of an endpoint, which closes it if it was idle for its lifetime.

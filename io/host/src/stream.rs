@@ -213,6 +213,10 @@ impl Stream {
     /// Returns true if the connection leads to the host itself. The kernel connects to an own address from that same
     /// address, if the host had the address when the kernel chose the source. This is not certain if more than one SYN
     /// may have been sent or if the source is `bound` by `--outbound`; then the host's present addresses are checked.
+    ///
+    /// A connect(2) during which the host gains the address is not detected: the kernel has chosen the source before, and the
+    /// SYN reaches the host. Such a connection ends when the engine is notified of the address. A check of the addresses for
+    /// each connect would need three to six more system calls.
     pub(super) fn reaches_host(&self, to: IpAddr, took: Duration, bound: bool) -> bool {
         let own = getsockname(&self.fd)
             .ok()

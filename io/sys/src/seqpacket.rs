@@ -50,10 +50,20 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// Those of [`pair`].
 pub fn pair_with_untrusted() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = pair()?;
-    match option::set_int(&ours, libc::SOL_SOCKET, SO_PASSRIGHTS, 0) {
+    match refuse_descriptors(&ours) {
         Ok(()) | Err(Errno::NOPROTOOPT) => Ok((ours, theirs)),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Returns true if the kernel supports sockets that refuse descriptors (`SO_PASSRIGHTS`).
+#[must_use]
+pub fn refuses_descriptors() -> bool {
+    pair().is_ok_and(|(ours, _)| refuse_descriptors(&ours).is_ok())
+}
+
+fn refuse_descriptors(socket: impl AsFd) -> Result<(), Errno> {
+    option::set_int(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, 0)
 }
 
 /// Socket option that permits a Unix socket to receive descriptors (asm-generic/socket.h).

@@ -115,6 +115,14 @@ pub fn open(name: &str, requested: TapOffload, queues: u8) -> io::Result<Tap> {
     })
 }
 
+/// Checks that `/dev/net/tun` can be opened.
+///
+/// # Errors
+/// `NotFound`: there is no such file. `PermissionDenied`: the user may not open it. ENODEV and ENXIO: the driver is missing.
+pub fn probe() -> io::Result<()> {
+    device().map(drop)
+}
+
 /// Returns the Ethernet address of the tap to which a queue is attached (ioctl SIOCGIFHWADDR).
 ///
 /// # Errors

@@ -138,7 +138,6 @@ impl EngineSetup {
 ///
 /// # Errors
 /// The engine could not start, or had to stop; the text names the operation that failed.
-/// The engine could not start, or had to stop; the text names what failed.
 pub fn run(
     setup: EngineSetup,
     attachment: Attachment,

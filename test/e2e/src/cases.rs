@@ -9,6 +9,8 @@ mod confinement;
 mod control;
 mod decider;
 mod dns;
+mod doctor;
+mod documents;
 #[cfg(target_arch = "x86_64")]
 mod escapes;
 mod events;
@@ -69,6 +71,8 @@ pub(crate) fn all() -> Vec<Case> {
         control::cases,
         decider::cases,
         dns::cases,
+        doctor::cases,
+        documents::cases,
         #[cfg(target_arch = "x86_64")]
         escapes::cases,
         events::cases,

@@ -35,6 +35,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         ["dns", server, count] => print_line(&dns::parallel(server.parse()?, count.parse()?)?.to_string()),
         ["raw", rest @ ..] => raw::command(rest),
         ["filter", "terminal"] => print_line(&filter::insert()),
+        ["without-user-namespaces", words @ ..] => filter::without_user_namespaces(words),
         ["filter"] => print_line(&filter::command()?),
         #[cfg(target_arch = "x86_64")]
         ["filter", "32"] => print_line(&filter::command_of_32_bits()?),

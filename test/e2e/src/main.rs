@@ -18,6 +18,7 @@ mod inject;
 mod lint;
 mod machine;
 mod network;
+mod page;
 mod pattern;
 mod probe;
 mod process;

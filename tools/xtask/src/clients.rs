@@ -8,6 +8,7 @@
 mod bench;
 mod cases;
 mod known;
+mod passt;
 mod podman;
 mod programs;
 mod results;
@@ -42,11 +43,19 @@ const SCRIPTS: &[(&str, &str)] = &[
         include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/containers.md")),
     ),
     ("docker.sh", include_str!("clients/docker.sh")),
+    ("host-passt.sh", include_str!("clients/host-passt.sh")),
     ("host-podman.sh", include_str!("clients/host-podman.sh")),
+    ("host-reach.sh", include_str!("clients/host-reach.sh")),
     ("memory.sh", include_str!("clients/memory.sh")),
+    ("passt.sh", include_str!("clients/passt.sh")),
+    ("passt-run.sh", include_str!("clients/passt-run.sh")),
+    ("passt-tcp-crr.pl", include_str!("clients/passt-tcp-crr.pl")),
     ("podman.sh", include_str!("clients/podman.sh")),
     ("podman-bats.sh", include_str!("clients/podman-bats.sh")),
     ("podman-bench.sh", include_str!("clients/podman-bench.sh")),
+    ("podman-many.sh", include_str!("clients/podman-many.sh")),
+    ("podman-reach.sh", include_str!("clients/podman-reach.sh")),
+    ("reach-probe.sh", include_str!("clients/reach-probe.sh")),
     ("rootlesskit.sh", include_str!("clients/rootlesskit.sh")),
     ("slirp4netns.sh", include_str!("clients/slirp4netns.sh")),
 ];
@@ -96,7 +105,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let original = original.map(|path| program(path, "--original")).transpose()?;
     let home = setup::home_of_user()?;
     packages::install(programs::NEEDED)?;
-    let programs = Programs::install(&target().join("clients"))?;
+    let clients: Vec<Client> = chosen.iter().map(|case| case.client).collect();
+    let programs = Programs::install(&target().join("clients"), &clients)?;
     let host = Host::create(programs, home)?;
     if arguments.bench {
         return bench::run(&host, &ours, &arguments.filters);

@@ -43,7 +43,7 @@ impl Debian {
     /// Creates the directory `at` with an apt configuration of its own, `apt.conf`, by which no package is installed.
     pub(crate) fn configure(self, at: &Path) -> Result<()> {
         let Self { suite, architecture } = self;
-        packages::configure_apt(at, suite, &["deb"])?;
+        packages::configure_apt(at, &[suite], &["deb"])?;
         fs::write(at.join("status"), "")?;
         let mut configuration = OpenOptions::new().append(true).open(at.join("apt.conf"))?;
         write!(

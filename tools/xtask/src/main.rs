@@ -1,9 +1,9 @@
 //! Tasks of the workspace. `setup` installs the programs that the tests need. `check` runs the quick tests (`rules`
 //! its checks of dependencies, words and references), and `test` all of them. `bench-ab` compares revisions, `kernel`
 //! downloads the kernel of the tests' virtual machines, `fuzz` and `simulate` run for a given time or number of
-//! seeds, and `clients` runs other projects' programs with Pontoon instead of slirp4netns or
-//! pasta. `profiles` generates and compiles the profiles of Linux security modules, and `machines` runs end-to-end cases in
-//! virtual machines with other kernels.
+//! seeds, `clients` runs other projects' programs with Pontoon instead of slirp4netns or pasta, and `dist` builds packages.
+//! `profiles` generates and compiles the profiles of Linux security modules, and `machines` runs end-to-end cases in virtual
+//! machines with other kernels.
 
 mod asan;
 mod bench_ab;
@@ -13,6 +13,7 @@ mod corpus;
 mod cross;
 mod debian;
 mod deny;
+mod dist;
 mod fuzz;
 mod kernel;
 mod layers;
@@ -45,12 +46,14 @@ fn main() -> ExitCode {
         Some("fuzz") => fuzz::run(&arguments[1..]),
         Some("clients") => clients::run(&arguments[1..]),
         Some("corpus") => corpus::run(&arguments[1..]),
+        Some("dist") => dist::run(&arguments[1..]),
         Some("simulate") => simulate::run(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask setup\n       cargo xtask check\n       cargo xtask rules\n       cargo xtask test\n       cargo xtask kernel\n       cargo xtask profiles\n       {}\n       {}\n       {}\n       {}\n       {}\n       {}",
+                "usage: cargo xtask setup\n       cargo xtask check\n       cargo xtask rules\n       cargo xtask test\n       cargo xtask kernel\n       cargo xtask profiles\n       {}\n       {}\n       {}\n       {}\n       {}\n       {}\n       {}",
                 bench_ab::USAGE,
                 clients::USAGE,
+                dist::USAGE,
                 fuzz::USAGE,
                 machines::USAGE,
                 corpus::USAGE,

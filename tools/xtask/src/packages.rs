@@ -21,10 +21,12 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("git", "git"),
     ("ip", "iproute2"),
     ("iperf3", "iperf3"),
+    ("jq", "jq"),
     ("newuidmap", "uidmap"),
     ("nsenter", "util-linux"),
     ("openssl", "openssl"),
     ("ping", "iputils-ping"),
+    ("python3", "python3"),
     ("pip3", "python3-pip"),
     ("nft", "nftables"),
     ("qemu-system-x86_64", "qemu-system-x86"),
@@ -38,6 +40,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("traceroute", "traceroute"),
     ("tshark", "tshark"),
     ("unshare", "util-linux"),
+    ("update-ca-certificates", "ca-certificates"),
     ("useradd", "passwd"),
     ("xz", "xz-utils"),
 ];
@@ -90,19 +93,20 @@ fn missing(needed: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'stat
 }
 
 /// Creates the directory `at` with an apt configuration of its own, `apt.conf`, for `kinds` (`deb`, `deb-src`) of
-/// Debian's packages of `suite`. This machine's apt configuration is not changed.
-pub(crate) fn configure_apt(at: &Path, suite: &str, kinds: &[&str]) -> Result<()> {
+/// Debian's packages of `suites`. This machine's apt configuration is not changed.
+pub(crate) fn configure_apt(at: &Path, suites: &[&str], kinds: &[&str]) -> Result<()> {
     std::fs::create_dir_all(at.join("lists/partial"))?;
     std::fs::create_dir_all(at.join("cache/archives/partial"))?;
-    let source = |kind: &&str| {
-        format!(
-            "{kind} [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian {suite} main\n"
-        )
-    };
-    std::fs::write(
-        at.join("sources.list"),
-        kinds.iter().map(source).collect::<String>(),
-    )?;
+    let mut sources = String::new();
+    for suite in suites {
+        for kind in kinds {
+            sources.push_str(&format!(
+                "{kind} [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] \
+                 http://deb.debian.org/debian {suite} main\n"
+            ));
+        }
+    }
+    std::fs::write(at.join("sources.list"), sources)?;
     let place = at.display();
     let configuration = format!(
         "Dir::Etc::sourcelist \"{place}/sources.list\"; Dir::Etc::sourceparts \"-\"; \

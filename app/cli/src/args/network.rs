@@ -105,7 +105,7 @@ pub(crate) struct NetworkArgs {
     /// Fully qualified domain name that the guest gets by DHCP and DHCPv6
     #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = values::domain)]
     pub(crate) fqdn: Option<String>,
-    /// Services that the guest does not have: dhcp, dhcpv6, ndp, ra, tcp, udp, icmp
+    /// Services that the guest does not have: dhcp, dhcpv6, ndp, ra, tcp, udp, icmp, dns-option
     #[arg(
         long,
         hide_short_help = true,
@@ -213,7 +213,7 @@ pub(crate) struct NetworkArgs {
         long,
         hide_short_help = true,
         value_name = "FILE",
-        help = "Write the log to a file, too; of a command, to the file only: FILE[,size=N] [default: 1 MiB]"
+        help = "Write the log to a file, too; of a command, to the file only: FILE[,size=N][,title=TEXT] [default: 1 MiB]"
     )]
     pub(crate) log_file: Option<LogTo>,
     #[command(flatten)]

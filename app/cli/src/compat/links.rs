@@ -70,6 +70,11 @@ enum Existing {
     Other,
 }
 
+/// Returns true if a file is a link to a file with the name `pontoon`.
+pub(crate) fn is_pontoon(link: &Path) -> bool {
+    existing(link).is_ok_and(|existing| existing == Existing::Ours)
+}
+
 fn existing(link: &Path) -> Result<Existing> {
     let target = match fs::symlink_metadata(link) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Existing::Absent),

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::getopt::{Getopt, Order, Spec, flag, with_argument};
 use super::{Failure, Translation};
 use given::{Given, Level};
+pub(super) use text::usage;
 
 mod given;
 mod ports;
@@ -39,6 +40,7 @@ enum Key {
     DnsForward,
     DnsHost,
     DhcpDns,
+    DhcpSearch,
     Search,
     Hostname,
     Fqdn,
@@ -113,7 +115,7 @@ const SPECS: &[Spec<Key>] = &[
     with_argument(Key::NsMacAddr, None, "ns-mac-addr"),
     flag(Key::DhcpDns, None, "dhcp-dns"),
     flag(Key::Refused(text::NO_DHCP_DNS), None, "no-dhcp-dns"),
-    flag(Key::Ignored("dhcp-search"), None, "dhcp-search"),
+    flag(Key::DhcpSearch, None, "dhcp-search"),
     flag(Key::Refused(text::NO_DHCP_SEARCH), None, "no-dhcp-search"),
     with_argument(Key::DnsForward, None, "dns-forward"),
     flag(Key::NoNetnsQuit, None, "no-netns-quit"),
@@ -180,7 +182,7 @@ impl Given {
             Namespace::Existing(target) => self.attach(target, &mut words),
             Namespace::New => self.spawn(&mut words)?,
         }
-        self.network(&mut words)?;
+        self.network(namespace != Namespace::New, &mut words)?;
         self.output(namespace == Namespace::New, &mut words);
         Ok(match namespace {
             Namespace::Existing(_) => Translation::Run(words),
@@ -239,6 +241,7 @@ impl Given {
         words.push(option("attach", target));
         for (is_given, word) in [
             (!self.config_net, "--no-configure"),
+            (!self.config_net, "--bring-up-loopback"),
             (!self.foreground, "--daemon"),
             (self.no_netns_quit, "--stay"),
         ] {
@@ -276,13 +279,18 @@ impl Given {
         }
         if let Some(path) = &self.log_file {
             let mut value = path.clone();
-            value.push(format!(",size={}", self.log_size.unwrap_or(values::LOG_SIZE)));
+            let size = self.log_size.unwrap_or(values::LOG_SIZE);
+            value.push(format!(",size={size},title={}", text::TITLE));
             words.push(option("log-file", value));
         }
         for (name, path) in [("pcap", &self.pcap), ("pid-file", &self.pid)] {
             if let Some(path) = path {
                 words.push(option(name, path));
             }
+        }
+        // Callers read the file of an instance that has ended.
+        if self.pid.is_some() {
+            words.push("--keep-pid-file".into());
         }
     }
 }

@@ -334,7 +334,7 @@ fn mac(text: &OsStr) -> Result<String, String> {
 }
 
 /// Returns the text of `--help`, in which callers search for the options that they need.
-fn usage(program: &str) -> String {
+pub(super) fn usage(program: &str) -> String {
     format!(
         "\
 Usage: {program} [OPTION]... PID|PATH TAPNAME

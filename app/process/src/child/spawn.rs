@@ -166,6 +166,22 @@ fn refuses_namespaces(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|error| refusals.contains(&error))
 }
 
+/// Returns true if a filter of system calls (seccomp(2)) refuses clone(2) with new user namespaces to this process. The kernel
+/// itself refuses this combination of flags with EINVAL, before it checks any permission; a filter returns another error.
+#[must_use]
+pub fn filters_user_namespaces() -> bool {
+    let flags = libc::CLONE_NEWUSER | libc::CLONE_FS | libc::SIGCHLD;
+    // SAFETY: a null stack means a copy of this one, and the other pointers are unused. The kernel creates no process with
+    // these flags; a process that would exist nevertheless exits at once, without touching memory.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    match pid {
+        // SAFETY: the call does not return.
+        0 => unsafe { libc::_exit(0) },
+        1.. => false,
+        _ => io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL),
+    }
+}
+
 /// Runs `body` in a child, in the namespaces of this process.
 ///
 /// # Errors

@@ -68,8 +68,15 @@ impl LogFile {
         };
         text.extend_from_slice(line);
         let len = text.len() as u64;
-        if self.written + len > self.size && self.cut(now).is_err() {
-            return;
+        while self.written + len > self.size {
+            let before = self.written;
+            if self.cut(now).is_err() {
+                return;
+            }
+            // Only the first line is left.
+            if self.written >= before {
+                break;
+            }
         }
         let _ = self.append(&text);
     }
@@ -157,6 +164,21 @@ mod tests {
             time.parse::<f64>().unwrap();
             assert_eq!(line, format!("info: line {number}"));
         }
+    }
+
+    #[test]
+    fn long_line_behind_short_ones_does_not_exceed_the_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let mut log = LogFile::create(&path, LEAST_SIZE, true, "header").unwrap();
+        for number in 0..2_000 {
+            log.put(format!("line {number}\n").as_bytes(), Instant::now());
+        }
+        let long = format!("{}\n", "x".repeat(30_000));
+        log.put(long.as_bytes(), Instant::now());
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.len() as u64 <= LEAST_SIZE, "{} bytes", text.len());
+        assert!(text.ends_with(&long) && text.contains("line 1999\n"));
     }
 
     #[test]

@@ -58,6 +58,8 @@ impl DeciderDescriptor {
             let what = "the descriptor of --decider-fd is not a connected stream socket";
             return Err(Error::new(what).with_status(2));
         }
+        // A slow decider has few requests of the past before it, and the others in the API's queue take turns.
+        let _ = sockopt::set_socket_send_buffer_size(&socket, FILL);
         Ok(Self {
             socket,
             received: Vec::new(),

@@ -13,6 +13,7 @@ use pontoon_worker::{Attachment, EngineSetup};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, set_parent_process_death_signal};
 
 use super::{EngineProcess, failure_text};
+use crate::doctor;
 
 /// Limit on the updates that are queued for an engine that does not read its channel: more than a change of all ports at
 /// once needs.
@@ -45,10 +46,18 @@ pub(super) fn start(
         become_engine(setup, ports, attachment, sandbox, &disabled, socket)
     })?;
     if let Some(reason) = process.wait_until_ready().context("cannot wait for the engine")? {
-        return Err(Error::new(failure_text(&reason)));
+        let refused = require_sandbox && before.is_some_and(lacks_user_namespace) && !disabled.namespaces;
+        return Err(match refused.then(doctor::refused_user_namespace).flatten() {
+            Some(error) => error,
+            None => Error::new(failure_text(&reason)),
+        });
     }
     limit_files(&process, Some(0));
     Ok(process)
+}
+
+fn lacks_user_namespace(namespaces: Namespaces) -> bool {
+    namespaces.flags() & libc::CLONE_NEWUSER == 0
 }
 
 /// Limits the size of files that the engine writes (`RLIMIT_FSIZE`), of which the file of a capture is the only one. The

@@ -50,9 +50,9 @@ impl Fixture {
     /// Starts an engine.
     fn start(&mut self) {
         let setup = self.events.setup().unwrap();
-        let generation = self.statistics.generation();
+        let first = Statistics::FIRST_GENERATION;
         self.writers = (0..2)
-            .map(|worker| testing::Writer::new(&setup, WorkerId(worker), generation))
+            .map(|worker| testing::Writer::new(&setup, WorkerId(worker), first))
             .collect();
     }
 
@@ -281,7 +281,10 @@ fn records_have_the_rules_by_which_the_engine_decided() {
         ground: DecisionGround::Rule(index),
     };
     fixture.report(0, 0, decided(0));
-    fixture.statistics.set_rules(vec!["deny *:81".parse().unwrap()]);
+    // The rules are replaced twice before the events are read.
+    for rule in ["deny *:81", "deny *:82"] {
+        fixture.statistics.set_rules(vec![rule.parse().unwrap()]);
+    }
     fixture.serve();
     fixture.writers[0].set_generation(2);
     fixture.report(

@@ -1,10 +1,10 @@
 //! Guest that another program has started: an existing network namespace, in which a tap is created that exists until the
 //! namespace is removed.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use pontoon_process::child::spawn::{self, Child};
@@ -85,7 +85,7 @@ impl Attached {
                 NamespaceEnd::File
             }
         };
-        let namespace = File::open(&path).map_err(|error| cannot(&error))?;
+        let namespace = open_namespace(&path).map_err(|error| cannot(&error))?;
         if ns_type(namespace.as_fd()).ok() != Some(libc::CLONE_NEWNET) {
             return Err(Error::new(format!("{shown} is not a network namespace"))
                 .advise("/run/netns/NAME, or /proc/PID/ns/net"));
@@ -200,14 +200,30 @@ fn process_of(path: &Path) -> Option<Pid> {
     parts.next()?.to_str()?.parse().ok().and_then(Pid::from_raw)
 }
 
+/// Opens a namespace file. A FIFO in its place does not block.
+fn open_namespace(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+}
+
+/// Watches the directory of a namespace file, and that of the file to which a symbolic link leads.
 fn watch(path: &Path, files: &mut FileWatch) -> io::Result<()> {
-    let directory = match path.parent() {
-        Some(directory) if !directory.as_os_str().is_empty() => directory,
-        _ => Path::new("."),
-    };
-    let events =
-        inotify::WatchFlags::DELETE | inotify::WatchFlags::MOVED_FROM | inotify::WatchFlags::DELETE_SELF;
-    Ok(files.add(directory, events)?)
+    let events = inotify::WatchFlags::DELETE
+        | inotify::WatchFlags::MOVED_FROM
+        | inotify::WatchFlags::DELETE_SELF
+        | inotify::WatchFlags::MOVE_SELF;
+    // A path below /proc leads to no file with a path.
+    let behind_links = fs::canonicalize(path).ok();
+    for file in [Some(path), behind_links.as_deref()].into_iter().flatten() {
+        let directory = match file.parent() {
+            Some(directory) if !directory.as_os_str().is_empty() => directory,
+            _ => Path::new("."),
+        };
+        files.add(directory, events)?;
+    }
+    Ok(())
 }
 
 fn same_file(file: &File, path: &Path) -> bool {

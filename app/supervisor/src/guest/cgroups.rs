@@ -30,7 +30,7 @@ const MAGIC: [i64; 2] = [libc::CGROUP_SUPER_MAGIC, libc::CGROUP2_SUPER_MAGIC];
 ///
 /// # Errors
 /// The mounts cannot be listed, or one cannot be changed.
-pub(super) fn make_read_only() -> Result<(), Error> {
+pub(crate) fn make_read_only() -> Result<(), Error> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read mountinfo")?;
     for mount in mounts.lines().filter_map(cgroup_mount) {
         let remounted = match statfs(&mount.point) {

@@ -14,7 +14,7 @@ use crate::guest::tap;
 use crate::guest::userns::UserNamespace;
 
 /// Namespaces of a guest, as flags of clone(2), beside its user namespace.
-pub(super) const NAMESPACES: libc::c_int =
+pub(crate) const NAMESPACES: libc::c_int =
     libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
 
 /// First process of the guest, process 1 of its PID namespace.

@@ -19,8 +19,7 @@ use rustix::process::{
 
 use crate::guest::handshake::{FromGuest, ToGuest};
 use crate::guest::mounts::ResolvConf;
-use crate::guest::userns::UsernsSysctls;
-use crate::guest::{mounts, tap};
+use crate::guest::{mounts, tap, userns};
 
 /// Configuration of the guest's first process.
 #[derive(Debug)]
@@ -91,7 +90,7 @@ fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand
     // PR_SET_PDEATHSIG comes after the ids are mapped, because their change resets it. If the supervisor has exited before
     // this call, the next receive fails.
     set_parent_process_death_signal(Some(Signal::KILL)).context("PR_SET_PDEATHSIG")?;
-    mounts::keep_private().map_err(|error| UsernsSysctls::read().explain(&error))?;
+    mounts::keep_private().map_err(|error| userns::explain_use(&error))?;
 
     let tap = tap::create(&plan.tap)?;
     tap::leave_to_namespace(&tap).context(format_args!("cannot keep {}", plan.tap.ifname))?;
@@ -144,7 +143,7 @@ fn open_ping_sockets() {
 
 /// Returns the last group of the contiguous range of mapped groups that begins with group 0, at most the kernel's limit
 /// (`ping_group_range` is signed).
-fn last_mapped(map: &str) -> u32 {
+pub(crate) fn last_mapped(map: &str) -> u32 {
     let mut next: u32 = 0;
     for line in map.lines() {
         let mut numbers = line.split_whitespace().map(str::parse::<u32>);

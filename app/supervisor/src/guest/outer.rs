@@ -17,8 +17,8 @@ use rustix::process::Pid;
 use crate::guest::command::NAMESPACES;
 use crate::guest::handshake::{FromGuest, ToGuest};
 use crate::guest::init::{self, InitConfig};
-use crate::guest::userns::{UserNamespace, UsernsSysctls};
-use crate::guest::{cgroups, mounts};
+use crate::guest::userns::UserNamespace;
+use crate::guest::{cgroups, mounts, userns};
 
 /// Forks the guest's first process, with the channel `channel`, by a process in an outer user namespace with the id maps of
 /// `outer`. The user namespace of the guest has the same ids.
@@ -71,7 +71,7 @@ fn fork(plan: &InitConfig, supervisor: BorrowedFd<'_>, channel: &OwnedFd) -> Res
     ToGuest::Mapped
         .expect(supervisor)
         .context("no reply from the supervisor")?;
-    mounts::keep_private().map_err(|error| UsernsSysctls::read().explain(&error))?;
+    mounts::keep_private().map_err(|error| userns::explain_use(&error))?;
     unprotected(plan, cgroups::make_read_only())?;
     // The supervisor becomes the parent of the child.
     let clone = |namespaces| spawn::clone(namespaces | libc::CLONE_PARENT, || init::run(plan, channel));
@@ -87,7 +87,7 @@ fn fork(plan: &InitConfig, supervisor: BorrowedFd<'_>, channel: &OwnedFd) -> Res
             unprotected(plan, Err(Error::io(what, &error)))?;
             clone(NAMESPACES).context("cannot make namespaces")?
         }
-        Err(error) => return Err(UsernsSysctls::read().explain(&error)),
+        Err(error) => return Err(userns::explain_creation(&error)),
     };
     Ok(child.pid())
 }

@@ -35,6 +35,8 @@ pub(crate) struct TapConfig {
     pub(crate) queues: u8,
     /// False if another program configures the tap: its Ethernet address, MTU, addresses and routes are not changed.
     pub(crate) configure: bool,
+    /// True if the loopback interface is brought up.
+    pub(crate) loopback: bool,
 }
 
 /// Tap that was created or existed, with access to its network namespace.
@@ -61,6 +63,13 @@ pub(crate) struct CreatedTap {
 /// 468,000 frames per second.
 const QUEUE: u32 = 4000;
 
+/// Settings of an interface that is only brought up.
+const UNTOUCHED: Interface = Interface {
+    mac: None,
+    mtu: None,
+    queue: None,
+};
+
 /// Index of the loopback interface in every network namespace.
 const LOOPBACK: u32 = 1;
 
@@ -74,6 +83,11 @@ pub(crate) fn create(config: &TapConfig) -> Result<CreatedTap, Error> {
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).context("cannot open a socket")?;
     let index = netdevice::name_to_index(&socket, &tap.name).context("cannot find the tap")?;
     let mut netlink = Netlink::open().context("cannot open a netlink socket")?;
+    if config.loopback {
+        netlink
+            .bring_up(LOOPBACK, &UNTOUCHED)
+            .context("cannot bring lo up")?;
+    }
     if config.configure {
         configure(config, &tap.name, index, &mut netlink)?;
     }
@@ -90,18 +104,10 @@ pub(crate) fn create(config: &TapConfig) -> Result<CreatedTap, Error> {
     })
 }
 
-/// Brings the tap and the loopback interface up, and sets addresses and routes, without duplicate address detection. The
+/// Brings the tap up, and sets addresses and routes, without duplicate address detection. The
 /// tap ignores router advertisements.
 fn configure(config: &TapConfig, name: &str, index: u32, netlink: &mut Netlink) -> Result<(), Error> {
     settle_ipv6(name, config.plan.v6.is_some());
-    let untouched = Interface {
-        mac: None,
-        mtu: None,
-        queue: None,
-    };
-    netlink
-        .bring_up(LOOPBACK, &untouched)
-        .context("cannot bring lo up")?;
     let interface = Interface {
         mac: Some(config.mac.0),
         mtu: Some(config.mtu),
@@ -185,7 +191,8 @@ fn taken(name: &str, error: &io::Error) -> Error {
     }
 }
 
-fn refused(error: &io::Error, queues: u8) -> Error {
+/// Returns the error for a tap that cannot be opened.
+pub(crate) fn refused(error: &io::Error, queues: u8) -> Error {
     if error.kind() == io::ErrorKind::Unsupported {
         let text = format!("cannot use {queues} workers: this kernel's tap has only one queue");
         return Error::new(text).advise("--workers 1");
@@ -194,10 +201,15 @@ fn refused(error: &io::Error, queues: u8) -> Error {
     let text = error.to_string();
     let (step, why) = text.rsplit_once(": ").unwrap_or(("cannot create a tap", &text));
     let plain = Error::io(step, &io::Error::other(why));
-    if error.to_string().starts_with("cannot open") {
+    let denied = io::Error::from_raw_os_error(libc::EPERM).to_string();
+    if text.starts_with("cannot open") {
         return match error.kind() {
             io::ErrorKind::NotFound => {
                 plain.advise("as root: mkdir -p /dev/net && mknod -m 666 /dev/net/tun c 10 200")
+            }
+            // EPERM is of the device controller of cgroups.
+            io::ErrorKind::PermissionDenied if text.ends_with(&denied) => {
+                plain.advise("the container option --device /dev/net/tun")
             }
             io::ErrorKind::PermissionDenied => plain.advise("as root: chmod 666 /dev/net/tun"),
             // ENXIO and ENODEV mean that the device node exists and the driver is missing.

@@ -6,9 +6,15 @@ use std::io;
 use std::process::{Command, Stdio};
 
 use pontoon_process::Error;
-use pontoon_process::error::Context as _;
+use pontoon_process::error::{Context as _, reason};
 use rustix::process::{Pid, getegid, geteuid};
 use rustix::thread::{CapabilitySet, capabilities};
+use serde::{Deserialize, Serialize};
+
+pub(crate) mod confinement;
+pub(crate) mod refusal;
+
+use refusal::{Reason, Step};
 
 /// Returns true if the caller needs a user namespace to create other namespaces. A root user without capabilities (in a
 /// container) needs one, too.
@@ -46,22 +52,38 @@ impl UserNamespace {
     /// The kernel refuses the maps.
     pub(crate) fn map(self, child: Pid) -> Result<(), Error> {
         match self {
-            Self::Caller => map(child),
+            Self::Caller => {
+                if let Some(problem) = map(child)? {
+                    problem.log();
+                }
+                Ok(())
+            }
             Self::Same => map_same(child),
         }
     }
 
-    /// Returns the error text for a user namespace that the host refuses to create.
+    /// Returns the error for a user namespace that the host refuses to create.
     pub(crate) fn explain(self, error: &io::Error) -> Error {
-        match self {
-            Self::Caller => UsernsSysctls::read().explain(error),
-            Self::Same => Error::io("cannot make a user namespace", error).advise(KEEP),
+        let reason = Reason::of(Step::Creation, error);
+        match (self, reason.fix()) {
+            (Self::Same, Some(fix)) => Error::new(reason.what()).with_fix(&fix.or(KEEP)),
+            _ => reason.error(),
         }
     }
 }
 
+/// Returns the error for a user namespace that the host refuses this process to create.
+pub(crate) fn explain_creation(error: &io::Error) -> Error {
+    Reason::of(Step::Creation, error).error()
+}
+
+/// Returns the error for a user namespace in which the host refuses this process the use of a capability.
+pub(crate) fn explain_use(error: &io::Error) -> Error {
+    Reason::of(Step::Use, error).error()
+}
+
 /// Advice for root to run without a user namespace.
-const KEEP: &str = "--keep-capabilities";
+pub(crate) const KEEP: &str = "--keep-capabilities";
 
 /// Writes maps in which every id of the caller's own user namespace is mapped to itself.
 fn map_same(child: Pid) -> Result<(), Error> {
@@ -87,18 +109,53 @@ fn same(map: &str) -> String {
     text
 }
 
+/// Reason why a guest has no subordinate ids.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum NoRange {
+    /// The file has no range for the user.
+    Unlisted(String),
+    /// The program cannot be executed.
+    NoHelper {
+        /// Name of the program.
+        helper: String,
+        /// True if it is not installed.
+        missing: bool,
+        /// Text of the error.
+        reason: String,
+    },
+    /// The program has refused the map, with this text.
+    Refused {
+        /// Name of the program.
+        helper: String,
+        /// Last line of its standard error.
+        reason: String,
+    },
+}
+
+impl NoRange {
+    fn log(&self) {
+        match self {
+            Self::Unlisted(table) => tracing::debug!("no range of ids in {table}"),
+            Self::NoHelper { helper, reason, .. } => tracing::debug!("cannot run {helper}: {reason}"),
+            Self::Refused { helper, reason } => {
+                tracing::info!("{helper} failed, so that only root exists in the guest: {reason}");
+            }
+        }
+    }
+}
+
 /// Writes the id maps of the user namespace of `child`: the caller becomes root inside, and the caller's subordinate ids
-/// follow from 1 on if newuidmap(1) and newgidmap(1) grant them.
+/// follow from 1 on if newuidmap(1) and newgidmap(1) grant them. Returns the reason why the child has none, if it has none.
 ///
 /// # Errors
 /// The kernel refuses to map even the caller's own id.
-fn map(child: Pid) -> Result<(), Error> {
+pub(crate) fn map(child: Pid) -> Result<Option<NoRange>, Error> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
-    let whole = map_ranges(child, "newuidmap", "/etc/subuid", uid, uid)
-        && map_ranges(child, "newgidmap", "/etc/subgid", uid, gid);
-    if whole {
-        return Ok(());
-    }
+    let whole = map_ranges(child, "newuidmap", SUBUID, uid, uid)
+        .and_then(|()| map_ranges(child, "newgidmap", SUBGID, uid, gid));
+    let Err(missing) = whole else {
+        return Ok(None);
+    };
     // A map can be written only once: a map that the helper has written is kept.
     let child = child.as_raw_nonzero();
     let write = |file: &str, text: &str| fs::write(format!("/proc/{child}/{file}"), text);
@@ -111,25 +168,27 @@ fn map(child: Pid) -> Result<(), Error> {
     if !mapped(child.get(), "gid_map") {
         write("setgroups", "deny\n").context("cannot give up setgroups")?;
     }
-    alone("gid_map", gid).context("cannot map the group id")
+    alone("gid_map", gid).context("cannot map the group id")?;
+    Ok(Some(missing))
 }
 
 fn mapped(child: i32, file: &str) -> bool {
     fs::read(format!("/proc/{child}/{file}")).is_ok_and(|map| !map.is_empty())
 }
 
-/// Maps `id` to 0 and the subordinate ids of `user` from 1 on by newuidmap(1) or newgidmap(1); returns false if it grants
-/// none.
-fn map_ranges(child: Pid, helper: &str, table: &str, user: u32, id: u32) -> bool {
-    let Ok(table) = fs::read_to_string(table) else {
-        return false;
+/// Maps `id` to 0 and the subordinate ids of `user` from 1 on by newuidmap(1) or newgidmap(1).
+///
+/// # Errors
+/// The reason why the user gets no subordinate ids.
+fn map_ranges(child: Pid, helper: &str, table: &str, user: u32, id: u32) -> Result<(), NoRange> {
+    let ranges = fs::read_to_string(table).map(|text| {
+        let name = fs::read_to_string(PASSWD).ok();
+        let name = name.as_deref().and_then(|passwd| user_name(passwd, user));
+        subordinate(&text, name, user)
+    });
+    let Some(ranges) = ranges.ok().filter(|ranges| !ranges.is_empty()) else {
+        return Err(NoRange::Unlisted(table.to_owned()));
     };
-    let name = fs::read_to_string("/etc/passwd").ok();
-    let name = name.as_deref().and_then(|passwd| user_name(passwd, user));
-    let ranges = subordinate(&table, name, user);
-    if ranges.is_empty() {
-        return false;
-    }
     let mut command = Command::new(helper);
     command.arg(child.as_raw_nonzero().to_string());
     command.args(["0", &id.to_string(), "1"]);
@@ -142,22 +201,25 @@ fn map_ranges(child: Pid, helper: &str, table: &str, user: u32, id: u32) -> bool
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
+    let helper = helper.to_owned();
     match quiet.output() {
-        Ok(output) if output.status.success() => true,
-        Ok(output) => {
-            let reason = String::from_utf8_lossy(&output.stderr);
-            tracing::info!(
-                "{helper} failed, so that only root exists in the guest: {}",
-                reason.trim()
-            );
-            false
-        }
-        Err(error) => {
-            tracing::debug!(%error, "no {helper}");
-            false
-        }
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(NoRange::Refused {
+            helper,
+            reason: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        }),
+        Err(error) => Err(NoRange::NoHelper {
+            helper,
+            missing: error.kind() == io::ErrorKind::NotFound,
+            reason: reason(&error),
+        }),
     }
 }
+
+/// Files with the subordinate ids of users, and with their names.
+pub(crate) const SUBUID: &str = "/etc/subuid";
+pub(crate) const SUBGID: &str = "/etc/subgid";
+pub(crate) const PASSWD: &str = "/etc/passwd";
 
 /// Returns the name of a user id in the text of passwd(5).
 pub(crate) fn user_name(passwd: &str, user: u32) -> Option<&str> {
@@ -180,64 +242,6 @@ pub(crate) fn subordinate(table: &str, name: Option<&str>, user: u32) -> Vec<(u3
         (range.1 > 0).then_some(range)
     };
     table.lines().filter_map(range).collect()
-}
-
-/// Values of the sysctls by which distributions restrict user namespaces; `None` if the kernel lacks one.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct UsernsSysctls {
-    /// Value of `user.max_user_namespaces`.
-    pub(crate) most: Option<u64>,
-    /// Value of `kernel.unprivileged_userns_clone` (Debian, Arch).
-    pub(crate) unprivileged: Option<u64>,
-    /// Value of `kernel.apparmor_restrict_unprivileged_userns` (Ubuntu 23.10).
-    pub(crate) apparmor: Option<u64>,
-}
-
-impl UsernsSysctls {
-    /// Reads the current values of the sysctls.
-    #[must_use]
-    pub(crate) fn read() -> Self {
-        let read = |path| fs::read_to_string(path).ok()?.trim().parse().ok();
-        Self {
-            most: read("/proc/sys/user/max_user_namespaces"),
-            unprivileged: read("/proc/sys/kernel/unprivileged_userns_clone"),
-            apparmor: read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
-        }
-    }
-
-    /// Returns an error with the reason why a user namespace cannot be created or used.
-    #[must_use]
-    pub(crate) fn explain(self, error: &io::Error) -> Error {
-        if self.most == Some(0) {
-            return Error::new("user namespaces are disabled: user.max_user_namespaces is 0")
-                .advise("as root: sysctl user.max_user_namespaces=15000");
-        }
-        if self.unprivileged == Some(0) {
-            return Error::new(
-                "user namespaces are disabled for unprivileged users: kernel.unprivileged_userns_clone is 0",
-            )
-            .advise("as root: sysctl kernel.unprivileged_userns_clone=1");
-        }
-        if self.apparmor == Some(1) {
-            return Error::new(
-                "AppArmor restricts user namespaces: kernel.apparmor_restrict_unprivileged_userns is 1",
-            )
-            .advise(
-                "an AppArmor profile with 'userns,' for this program, or as root: \
-                 sysctl kernel.apparmor_restrict_unprivileged_userns=0",
-            );
-        }
-        let plain = Error::io("cannot make a user namespace", error);
-        match error.raw_os_error() {
-            Some(libc::ENOSPC | libc::EUSERS) => {
-                plain.advise("as root: a larger sysctl user.max_user_namespaces")
-            }
-            Some(libc::EPERM) => {
-                plain.advise("outside a chroot, or with a container's seccomp profile that allows it")
-            }
-            _ => plain,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -268,37 +272,5 @@ mod tests {
         assert_eq!(user_name(passwd, 1000), Some("alice"));
         assert_eq!(user_name(passwd, 0), Some("root"));
         assert_eq!(user_name(passwd, 7), None);
-    }
-
-    #[test]
-    fn each_switch_has_an_error_of_its_own() {
-        let refused = io::Error::from_raw_os_error(libc::EPERM);
-        let full = io::Error::from_raw_os_error(libc::ENOSPC);
-        let none = UsernsSysctls::default();
-        let texts = [
-            UsernsSysctls {
-                most: Some(0),
-                ..none
-            }
-            .explain(&full),
-            UsernsSysctls {
-                unprivileged: Some(0),
-                ..none
-            }
-            .explain(&refused),
-            UsernsSysctls {
-                apparmor: Some(1),
-                ..none
-            }
-            .explain(&refused),
-            none.explain(&refused),
-            none.explain(&full),
-        ]
-        .map(|error| error.to_string());
-        assert!(texts[0].starts_with("user namespaces are disabled: user.max_user_namespaces is 0 (try: "));
-        assert!(texts[1].contains("kernel.unprivileged_userns_clone is 0 (try: "));
-        assert!(texts[2].starts_with("AppArmor restricts user namespaces"));
-        assert!(texts[3].starts_with("cannot make a user namespace: operation not permitted (try: "));
-        assert!(texts[4].contains("no space left on device (try: "));
     }
 }

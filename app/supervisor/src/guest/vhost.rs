@@ -35,7 +35,11 @@ pub(crate) fn choose(
     }
 }
 
-fn usable(offload: TapOffload, disabled: &Disabled) -> Result<(), Error> {
+/// Checks that vhost-net can be used for a tap with these offloads.
+///
+/// # Errors
+/// The reason why not.
+pub(crate) fn usable(offload: TapOffload, disabled: &Disabled) -> Result<(), Error> {
     if disabled.vhost_net {
         return Err(Error::new("disabled by PONTOON_DISABLE"));
     }

@@ -91,7 +91,9 @@ pub(crate) struct PortUndo {
 pub(crate) enum PortRefusal {
     /// The request is invalid.
     Wrong(Error),
-    /// A port of the request is in use on the host, or this user may not use it.
+    /// Another socket of the host has a port of the request. The port may become free.
+    InUse(Error),
+    /// A port of the request already leads elsewhere, this user may not use it, or a limit is reached.
     Conflict(Error),
 }
 
@@ -120,7 +122,7 @@ impl PortUndo {
 impl From<PortRefusal> for Error {
     fn from(refusal: PortRefusal) -> Self {
         match refusal {
-            PortRefusal::Wrong(error) | PortRefusal::Conflict(error) => error,
+            PortRefusal::Wrong(error) | PortRefusal::InUse(error) | PortRefusal::Conflict(error) => error,
         }
     }
 }
@@ -337,7 +339,15 @@ impl Ports {
                 // The host has no IPv6.
                 Ok(None) => {}
                 Err(error) if is_all && is_taken(&error) => skipped += 1,
-                Err(error) => return Err(PortRefusal::Conflict(refused(key.host, key.protocol, &error))),
+                Err(error) => {
+                    let in_use = error.raw_os_error() == Some(libc::EADDRINUSE);
+                    let error = refused(key.host, key.protocol, &error);
+                    return Err(if in_use {
+                        PortRefusal::InUse(error)
+                    } else {
+                        PortRefusal::Conflict(error)
+                    });
+                }
             }
         }
         if skipped > 0 {

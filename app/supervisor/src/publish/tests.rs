@@ -146,6 +146,20 @@ fn published_ports_may_be_added_again_and_others_removed() {
 }
 
 #[test]
+fn values_that_cannot_be_published_are_refused_without_waiting() {
+    let mut ports = Ports::new(AddressPlan::usual(true));
+    let port = free_port();
+    for values in [
+        vec![parse(&format!("%no-such-if:{port}:80"))],
+        vec![parse(&format!("192.0.2.1:{port}:80"))],
+    ] {
+        let start = Instant::now();
+        open(&mut ports, &values, Duration::from_secs(60)).unwrap_err();
+        assert!(start.elapsed() < Duration::from_secs(30), "{values:?}");
+    }
+}
+
+#[test]
 fn port_that_another_program_is_about_to_close_is_waited_for() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();

@@ -10,7 +10,7 @@ use vm_memory::VolatileSlice;
 
 use super::shares::{Asker, Shares};
 use super::{Answer, Decider, DecisionToken, FlowRequest, MOST_PENDING, NewFlow, SEQUENCE_BITS, Verdict};
-use crate::egress::{DecisionGround, EgressProtocol};
+use crate::egress::EgressProtocol;
 use crate::host::Received;
 use crate::siblings::FlowKey;
 use crate::{Frame, Instant, WorkerId};
@@ -55,6 +55,9 @@ pub(crate) enum Kept {
     Client,
     /// The first datagrams of a client of a published UDP port.
     Datagrams(KeptDatagrams),
+    /// Nothing: the guest has reset the connection, or has gone. The decision stays in the table until its verdict or deadline:
+    /// the decider has the request, so that it would otherwise have more work than the limit on pending decisions permits.
+    Nothing,
 }
 
 /// Copy of a frame from the guest.
@@ -120,7 +123,7 @@ impl Kept {
     fn len(&self) -> usize {
         match self {
             Self::Frame(frame) => frame.head.len() + frame.bytes.len(),
-            Self::Client => 0,
+            Self::Client | Self::Nothing => 0,
             Self::Datagrams(datagrams) => datagrams.payload.len(),
         }
     }
@@ -131,16 +134,41 @@ impl Kept {
 pub(crate) struct Pending {
     pub(crate) protocol: EgressProtocol,
     asker: Asker,
-    /// Key by which frames of the flow are recognized; `None` for an accepted client, and for a cancelled connection.
+    /// Key by which frames of the flow are recognized; `None` for an accepted client, and for a cancelled decision.
     pub(crate) key: Option<PendingKey>,
+    /// The address on the host's side about which the decider was asked.
+    remote: SocketAddr,
     pub(crate) kept: Kept,
 }
 
 impl Pending {
-    /// Returns true if the guest has reset the connection. The decision stays in the table until its verdict or deadline: the
-    /// decider has the request, so that it would otherwise have more work than the limit on pending decisions permits.
-    pub(crate) const fn is_cancelled(&self) -> bool {
-        matches!(self.kept, Kept::Frame(_)) && self.key.is_none()
+    /// Returns this verdict about the flow, for [`Net::judge`](crate::ctx::Net::judge); `None` for a client with a socket of
+    /// its own.
+    pub(crate) fn decided(&self, verdict: Verdict) -> Option<DecidedFlow> {
+        Some(DecidedFlow {
+            key: self.key?,
+            remote: self.remote,
+            verdict,
+        })
+    }
+}
+
+/// The verdict about a flow whose kept frame is handled next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DecidedFlow {
+    pub(super) key: PendingKey,
+    /// The address on the host's side about which the decider was asked.
+    pub(super) remote: SocketAddr,
+    pub(super) verdict: Verdict,
+}
+
+impl DecidedFlow {
+    /// Returns the verdict if it is about `flow`. Permission for an address on the host's side permits no other one, which the
+    /// flow may have by a changed guest forward.
+    fn verdict_about(&self, flow: &NewFlow) -> Option<Verdict> {
+        let is_about =
+            flow.key == Some(self.key) && (self.verdict != Verdict::Allow || flow.remote == self.remote);
+        is_about.then_some(self.verdict)
     }
 }
 
@@ -158,9 +186,7 @@ pub(crate) struct Decisions {
     deadlines: VecDeque<(Instant, DecisionToken)>,
     shares: Shares,
     /// The verdict about the flow whose kept frame is being handled.
-    verdict: Option<(PendingKey, Verdict)>,
-    /// Verdict about the flow that is being opened, for its events.
-    ground: Option<DecisionGround>,
+    verdict: Option<DecidedFlow>,
 }
 
 impl Decisions {
@@ -181,7 +207,6 @@ impl Decisions {
             deadlines: VecDeque::new(),
             shares: Shares::default(),
             verdict: None,
-            ground: None,
         }
     }
 
@@ -190,17 +215,9 @@ impl Decisions {
         self.shares.are_full_for(&Asker::of(flow))
     }
 
-    pub(super) fn awaits(&self, key: &PendingKey) -> bool {
+    /// Returns true if the decision about the flow `key` is pending.
+    pub(crate) fn awaits(&self, key: &PendingKey) -> bool {
         self.by_key.contains_key(key)
-    }
-
-    pub(super) const fn set_ground(&mut self, ground: Option<DecisionGround>) {
-        self.ground = ground;
-    }
-
-    /// Returns and removes the verdict about the flow that is being opened.
-    pub(crate) const fn take_ground(&mut self) -> Option<DecisionGround> {
-        self.ground.take()
     }
 
     pub(super) const fn has_verdict(&self) -> bool {
@@ -208,15 +225,15 @@ impl Decisions {
     }
 
     /// Sets or removes the verdict about the flow whose kept frame is handled.
-    pub(crate) fn set_verdict(&mut self, verdict: Option<(PendingKey, Verdict)>) {
+    pub(crate) const fn set_verdict(&mut self, verdict: Option<DecidedFlow>) {
         self.verdict = verdict;
     }
 
-    /// Returns and removes the verdict of the kept frame that is being handled, if it is about the flow `key`.
-    pub(super) fn take_verdict(&mut self, key: Option<&PendingKey>) -> Option<Verdict> {
-        self.verdict
-            .take_if(|(of, _)| Some(&*of) == key)
-            .map(|(_, verdict)| verdict)
+    /// Returns and removes the verdict of the kept frame that is being handled, if it is about `flow`.
+    pub(super) fn take_verdict(&mut self, flow: &NewFlow) -> Option<Verdict> {
+        let verdict = self.verdict.as_ref()?.verdict_about(flow)?;
+        self.verdict = None;
+        Some(verdict)
     }
 
     /// Asks the decider, with a new token.
@@ -246,6 +263,7 @@ impl Decisions {
             protocol: flow.protocol,
             asker,
             key: flow.key,
+            remote: flow.remote,
             kept,
         };
         self.pending.insert(token, pending);
@@ -258,10 +276,15 @@ impl Decisions {
 
     /// Replaces the kept frame of the connection `key` by that of a later SYN.
     pub(crate) fn replace_frame(&mut self, key: &PendingKey, frame: KeptFrame) {
-        let token = self.by_key.get(key);
-        if let Some(pending) = token.and_then(|token| self.pending.get_mut(token)) {
+        if let Some(token) = self.by_key.get(key).copied() {
+            self.replace_kept(token, Kept::Frame(frame));
+        }
+    }
+
+    fn replace_kept(&mut self, token: DecisionToken, kept: Kept) {
+        if let Some(pending) = self.pending.get_mut(&token) {
             self.shares.remove(&pending.asker, pending.kept.len());
-            pending.kept = Kept::Frame(frame);
+            pending.kept = kept;
             self.shares.add(pending.asker, pending.kept.len());
         }
     }
@@ -282,10 +305,19 @@ impl Decisions {
     }
 
     /// Cancels the pending decision about the connection `key`; returns false if there is none.
-    pub(crate) fn cancel(&mut self, key: &PendingKey) -> bool {
-        let token = self.by_key.remove(key);
-        let pending = token.and_then(|token| self.pending.get_mut(&token));
-        pending.is_some_and(|pending| pending.key.take().is_some())
+    pub(crate) fn cancel_connection(&mut self, key: &PendingKey) -> bool {
+        let token = self.by_key.get(key).copied();
+        token.and_then(|token| self.cancel(token)).is_some()
+    }
+
+    /// Cancels a pending decision, which counts until its verdict or deadline. Returns its key.
+    pub(crate) fn cancel(&mut self, token: DecisionToken) -> Option<PendingKey> {
+        let key = self.pending.get_mut(&token)?.key.take();
+        if let Some(key) = &key {
+            self.by_key.remove(key);
+        }
+        self.replace_kept(token, Kept::Nothing);
+        key
     }
 
     /// Returns the tokens of all pending decisions with their protocols, the oldest first.

@@ -183,7 +183,12 @@ fn queue_of_deadlines_does_not_grow_with_made_decisions() {
 #[test]
 fn verdict_of_a_kept_frame_is_for_its_flow_only() {
     let mut net = with(Answer::Unavailable);
-    net.set_verdict(flow(1).key.map(|key| (key, Verdict::Allow)));
+    let allowed = DecidedFlow {
+        key: flow(1).key.unwrap(),
+        remote: flow(1).remote,
+        verdict: Verdict::Allow,
+    };
+    net.set_verdict(Some(allowed));
     let refused = Ruling::Denied(Denial::Unreachable);
     assert_eq!(net.judge(&flow(2), Instant(0), || kept(1)), refused);
     assert_eq!(net.judge(&flow(1), Instant(0), || kept(1)), Ruling::Allowed);

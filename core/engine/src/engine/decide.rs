@@ -5,8 +5,8 @@ use core::time::Duration;
 use rand_chacha::rand_core::RngCore;
 
 use super::{Engine, ProtocolHandlers};
-use crate::ctx::Ctx;
-use crate::decider::{Decider, DecisionToken, Decisions, Kept, PendingKey, TokenState, Verdict};
+use crate::ctx::{Ctx, Net};
+use crate::decider::{Decider, DecisionToken, Decisions, Kept, Pending, PendingKey, TokenState, Verdict};
 use crate::siblings::Origin;
 use crate::{Host, Instant, Transmit};
 
@@ -42,7 +42,8 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Returns the number of pending decisions. Those about connections that the guest has reset are among them.
+    /// Returns the number of pending decisions. Those about connections that the guest has reset, and about flows of a guest
+    /// that has gone, are among them.
     #[must_use]
     pub fn pending_decisions(&self) -> usize {
         self.net.decisions.as_ref().map_or(0, |decisions| decisions.len())
@@ -70,43 +71,61 @@ impl<H: Host> Engine<H> {
         now: Instant,
     ) -> TokenState {
         let pending = self.net.decisions.as_mut().and_then(|it| it.remove(token));
-        let Some(pending) = pending.filter(|pending| !pending.is_cancelled()) else {
+        let Some(pending) = pending else {
             return TokenState::Unknown;
         };
+        if let Kept::Nothing = pending.kept {
+            return TokenState::Unknown;
+        }
         self.net.mtu = link.limits().mtu;
-        self.net.set_verdict(pending.key.map(|key| (key, verdict)));
+        self.net.set_verdict(pending.decided(verdict));
         // The frame is not handed over: the verdict is here, and so is the claim on the flow.
         self.net.origin = Origin::Peer;
-        let kept = pending.kept;
+        let Pending { key, kept, .. } = pending;
         self.guarded(None, link, host, now, |_, protocols, ctx| match kept {
             Kept::Frame(mut frame) => {
                 frame.open(|frame, dont_fragment| protocols.take_kept(frame, dont_fragment, ctx));
             }
             Kept::Client => protocols.tcp.conclude_client(token, verdict, ctx),
             Kept::Datagrams(datagrams) => protocols.udp.conclude_client(&datagrams, verdict, ctx),
+            Kept::Nothing => {}
         });
         self.net.origin = Origin::Link;
         self.net.set_verdict(None);
+        if let Some(key) = key {
+            self.protocols.release_unused(&key, &self.net);
+        }
         link.flush();
         TokenState::Known
     }
 }
 
 impl<S> ProtocolHandlers<S> {
-    /// Removes all pending decisions after the guest's flows were closed.
-    pub(super) fn forget_decisions<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+    /// Cancels all pending decisions after the guest's flows were closed.
+    pub(super) fn cancel_decisions<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         for (token, _) in ctx.net.pending_decisions() {
-            let removed = ctx.net.decisions.as_mut().and_then(|it| it.remove(token));
             self.tcp.abort_client(token, ctx);
-            match removed.and_then(|pending| pending.key) {
-                Some(PendingKey::Udp { guest, .. }) => self.udp.release_unused(guest, ctx.net),
-                Some(key) => {
-                    if let Some(key) = key.flow_key() {
-                        ctx.net.release(&key);
-                    }
-                }
-                None => {}
+            let cancelled = ctx.net.decisions.as_mut().and_then(|it| it.cancel(token));
+            if let Some(key) = cancelled {
+                self.release_unused(&key, ctx.net);
             }
+        }
+    }
+
+    /// Releases this worker's claim on a flow about which the decider was asked, unless the flow was opened or another decision
+    /// about it is pending.
+    fn release_unused(&self, key: &PendingKey, net: &Net) {
+        let (Some(siblings), Some(claimed)) = (&net.siblings, key.flow_key()) else {
+            return;
+        };
+        // The handler of the frame may have released the claim.
+        if siblings.owner(&claimed) != Some(net.worker) {
+            return;
+        }
+        match *key {
+            PendingKey::Tcp { .. } => self.tcp.release_unused(key, net),
+            PendingKey::Udp { guest, .. } => self.udp.release_unused(guest, net),
+            PendingKey::Echo { .. } | PendingKey::UdpClient { .. } => {}
         }
     }
 }

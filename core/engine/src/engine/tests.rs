@@ -1,5 +1,7 @@
 //! Tests of the order in which flows that wait for bandwidth continue.
 
+mod claims;
+
 use core::num::NonZeroU64;
 use core::time::Duration;
 

@@ -8,7 +8,7 @@ use super::Icmp;
 use super::requested::Requested;
 use crate::ctx::{Ctx, Net};
 use crate::decider::{Denial, Direction, Kept, KeptFrame, NewFlow, PendingKey, Ruling};
-use crate::egress::EgressProtocol;
+use crate::egress::{DecisionGround, EgressProtocol};
 use crate::egress_check::Packet;
 use crate::local::icmp_error::Reason;
 use crate::{Host, Transmit};
@@ -28,18 +28,17 @@ fn key_of(ip: &frame::Ip, icmp: &frame::Icmp) -> PendingKey {
 
 impl<S> Icmp<S> {
     /// Returns the address to which an echo request is sent: `remote`, or the one that the decider has chosen. The decider
-    /// is asked unless the echo id has sent to the destination recently. Returns `None` if the request was refused, or is
-    /// kept until the verdict.
+    /// is asked unless the echo id has sent to the destination recently; its verdict is returned as the ground of events.
+    /// Returns `None` if the request was refused, or is kept until the verdict.
     pub(super) fn judge<H: Host<Socket = S>, T: Transmit>(
         &self,
         packet: &Packet<'_, '_>,
         icmp: &frame::Icmp,
         remote: IpAddr,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Option<(IpAddr, Requested)> {
-        let allowed = (remote, Requested::Translated);
+    ) -> Option<(IpAddr, Requested, Option<DecisionGround>)> {
         if ctx.net.decisions.is_none() {
-            return Some(allowed);
+            return Some((remote, Requested::Translated, None));
         }
         let written = packet.ip.destination;
         let known = self.echoes.find(&(packet.ip.source, icmp.ident));
@@ -47,8 +46,8 @@ impl<S> Icmp<S> {
             let flow = self.flow(index, ctx.net);
             self.requested.route(flow, written, remote, ctx.now)
         });
-        if earlier.is_some() {
-            return earlier;
+        if let Some((to, requested)) = earlier {
+            return Some((to, requested, None));
         }
         let flow = NewFlow {
             protocol: EgressProtocol::Icmp,
@@ -60,10 +59,11 @@ impl<S> Icmp<S> {
             key: Some(key_of(packet.ip, icmp)),
         };
         let keep = || Kept::Frame(KeptFrame::whole(packet.frame, packet.ip));
-        let denial = match ctx.net.judge(&flow, ctx.now, keep) {
-            Ruling::Allowed => return Some(allowed),
+        let ruling = ctx.net.judge(&flow, ctx.now, keep);
+        let denial = match ruling {
+            Ruling::Allowed => return Some((remote, Requested::Translated, ruling.ground())),
             Ruling::Redirected(to) if to.is_ipv4() == written.is_ipv4() => {
-                return Some((to.ip(), Requested::Redirected));
+                return Some((to.ip(), Requested::Redirected, ruling.ground()));
             }
             Ruling::Pending(_) => return None,
             Ruling::Redirected(_) | Ruling::RedirectedToStream => Denial::Unreachable,

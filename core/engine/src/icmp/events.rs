@@ -6,16 +6,16 @@ use super::Icmp;
 use crate::Instant;
 use crate::ctx::Net;
 use crate::egress::EgressProtocol;
-use crate::flow_events::{Announcement, CloseReason, FlowEnds};
+use crate::flow_events::{Announcement, CloseReason, FlowEnds, Grounds};
 
 impl<S> Icmp<S> {
     /// Reports the echo id in the slot `index` as opened if `opened`, or else its further destination. `remote` is the
-    /// destination on the host's side.
+    /// destination on the host's side, and `grounds` are those on which it is permitted.
     pub(super) fn report_request(
         &mut self,
         (index, opened): (u32, bool),
         ends: FlowEnds,
-        remote: IpAddr,
+        (remote, grounds): (IpAddr, Grounds),
         (net, now): (&mut Net, Instant),
     ) {
         if net.events.is_none() {
@@ -24,9 +24,9 @@ impl<S> Icmp<S> {
         let id = self.flow(index, net);
         let target = Some(SocketAddr::new(remote, 0));
         if opened {
-            self.echoes.at_mut(index).announcement = net.report_opened(id, ends, target, now);
+            self.echoes.at_mut(index).announcement = net.report_opened(id, ends, target, grounds, now);
         } else if self.requested.written(id, remote, now).is_none() {
-            net.report_peer(id, ends, target, now);
+            net.report_peer(id, ends, target, grounds, now);
         }
     }
 

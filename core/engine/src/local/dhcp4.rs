@@ -161,7 +161,7 @@ fn write(
     room -= fqdn.as_ref().map_or(0, |fqdn| fqdn.len() + 2);
     let routes = classless_routes(own, &net.config.plan, room.saturating_sub(2));
     room -= if routes.is_empty() { 0 } else { routes.len() + 2 };
-    let search = domains::encode(&net.config.search, room.saturating_sub(2));
+    let search = domains::encode(net.config.announced_search(), room.saturating_sub(2));
     let mut options = ArrayVec::<DhcpOption<'_>, 7>::new();
     let mut offer = |kind, data| options.push(DhcpOption { kind, data });
     if request.client_id.is_some() {
@@ -169,7 +169,7 @@ fn write(
     }
     if configures {
         offer(OPTION_MTU, &mtu);
-        if let Some(dns) = dns.as_ref().filter(|_| !net.config.resolvers.is_empty()) {
+        if let Some(dns) = dns.as_ref().filter(|_| net.config.announces_dns()) {
             offer(OPTION_DNS, dns);
         }
         if (1..=LONGEST_HOSTNAME).contains(&hostname.len()) {

@@ -60,10 +60,10 @@ pub(super) fn handle<T: Transmit>(
         ReplyContent::Configuration => {}
         ReplyContent::Status(code) => option(&mut datagram, STATUS, &code.to_be_bytes()),
     }
-    if let Some(dns) = own.dns.filter(|_| !net.config.resolvers.is_empty()) {
+    if let Some(dns) = own.dns.filter(|_| net.config.announces_dns()) {
         option(&mut datagram, DNS, &dns.octets());
     }
-    let search = domains::encode(&net.config.search, domains::LONGEST);
+    let search = domains::encode(net.config.announced_search(), domains::LONGEST);
     if !search.is_empty() {
         option(&mut datagram, SEARCH, &search);
     }

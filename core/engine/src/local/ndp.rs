@@ -157,12 +157,12 @@ fn advertise_router<T: Transmit>(asker: Solicitor, own: &Ipv6Plan, net: &mut Net
     message.extend([0; 4]);
     message.extend(own.address.network().octets());
 
-    if let Some(dns) = own.dns.filter(|_| !net.config.resolvers.is_empty()) {
+    if let Some(dns) = own.dns.filter(|_| net.config.announces_dns()) {
         message.extend([OPTION_DNS, 3, 0, 0]);
         message.extend(FOREVER);
         message.extend(dns.octets());
     }
-    let search = domains::encode(&net.config.search, domains::LONGEST);
+    let search = domains::encode(net.config.announced_search(), domains::LONGEST);
     if !search.is_empty() {
         let units = (8 + search.len()).div_ceil(8);
         message.extend([OPTION_SEARCH, u8::try_from(units).expect("at most 33"), 0, 0]);

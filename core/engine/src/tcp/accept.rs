@@ -8,7 +8,7 @@ use super::connection::{Connection, ConnectionKey, TcpState};
 use super::{Sending, Tcp, decided, events};
 use crate::config::Published;
 use crate::ctx::{Capacity, Ctx};
-use crate::flow_events::RefusalReason;
+use crate::flow_events::{Grounds, RefusalReason};
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::AcceptedConnection;
 use crate::{Failure, FlowId, Host, Transmit};
@@ -72,7 +72,7 @@ impl<S> Tcp<S> {
                         accepted,
                     };
                     match ctx.net.decisions {
-                        None => self.accept(client, ctx),
+                        None => self.accept(client, Grounds::NONE, ctx),
                         Some(_) => self.judge_client(client, ctx),
                     }
                 }
@@ -90,10 +90,12 @@ impl<S> Tcp<S> {
         Backlog::MayHaveMore
     }
 
-    /// Opens the connection of a client to the guest, if the limits on flows permit it.
+    /// Opens the connection of a client to the guest, if the limits on flows permit it. `grounds` are those on which it is
+    /// permitted.
     pub(super) fn accept<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         client: AcceptedClient<S>,
+        grounds: Grounds,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let AcceptedClient {
@@ -117,6 +119,7 @@ impl<S> Tcp<S> {
             ClientRoom::Vacant | ClientRoom::TimeWait(_) | ClientRoom::Datagrams => None,
         };
         let Some(key) = self.appear(guest, accepted.peer, ctx) else {
+            ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
             return ctx.host.abort(accepted.socket);
         };
         let reused = self.find(&key);
@@ -126,6 +129,7 @@ impl<S> Tcp<S> {
             if reused.is_none() {
                 ctx.net.release(&key.into());
             }
+            ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
             return ctx.host.abort(accepted.socket);
         }
         let iss = self.first_seq(&key, ctx.now);
@@ -134,7 +138,7 @@ impl<S> Tcp<S> {
         connection.listener = Some(published.share_key());
         connection.pending.handshake = true;
         ctx.net.counters.tcp_accepted += 1;
-        let index = self.add(connection, None, ctx);
+        let index = self.add(connection, (None, grounds), ctx);
         if let Some(old) = reused {
             self.replace(old, ctx);
         }
@@ -151,7 +155,7 @@ impl<S> Tcp<S> {
     }
 
     /// Finds room for a client under `--max-flows`; `None` if there is none. Nothing is evicted yet.
-    fn room_for_client<H, T>(&mut self, port: u32, ctx: &mut Ctx<'_, H, T>) -> Option<ClientRoom> {
+    pub(super) fn room_for_client<H, T>(&mut self, port: u32, ctx: &mut Ctx<'_, H, T>) -> Option<ClientRoom> {
         if let Some(share) = ctx.net.full_share(port) {
             if let Some(old) = self.time_wait_of(share) {
                 return Some(ClientRoom::TimeWait(old));
@@ -236,7 +240,7 @@ pub(super) struct AcceptedClient<S> {
 
 /// The slot under `--max-flows` that a new client of a published port uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClientRoom {
+pub(super) enum ClientRoom {
     /// A vacant slot.
     Vacant,
     /// The slot of a connection in TIME-WAIT.

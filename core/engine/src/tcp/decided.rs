@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use pontoon_wire::frame::Flags;
 
-use super::accept::AcceptedClient;
+use super::accept::{AcceptedClient, ClientRoom};
 use super::connection::{Connection, ConnectionKey};
 use super::open::{OpeningSegment, is_to_forwarder};
 use super::stray::reply_reset;
@@ -13,7 +13,8 @@ use crate::ctx::{Ctx, Net};
 use crate::decider::{
     DecisionToken, Denial, Direction, Kept, KeptFrame, NewFlow, PendingKey, Ruling, Verdict,
 };
-use crate::egress::EgressProtocol;
+use crate::egress::{DecisionGround, EgressProtocol};
+use crate::flow_events::{Grounds, RefusalReason};
 use crate::host::Connect;
 use crate::{Failure, FlowId, Host, Kind, Transmit};
 
@@ -58,20 +59,21 @@ pub(super) fn is_cancelled<H, T>(reset: &OpeningSegment<'_, '_>, ctx: &mut Ctx<'
     let Some(decisions) = &mut ctx.net.decisions else {
         return false;
     };
-    let is_cancelled = reset.segment.flags.has(Flags::RST) && decisions.cancel(&pending_key(&reset.key));
+    let is_cancelled =
+        reset.segment.flags.has(Flags::RST) && decisions.cancel_connection(&pending_key(&reset.key));
     if is_cancelled {
         ctx.net.release(&reset.key.into());
     }
     is_cancelled
 }
 
-/// Asks the decider about a connection to `destination`. Returns the host's side of an allowed connection; `None` if it
-/// was refused, belongs to another worker, or the decision is pending.
+/// Asks the decider about a connection to `destination`. Returns the host's side of an allowed connection, and the verdict as
+/// the ground of its events; `None` if it was refused, belongs to another worker, or the decision is pending.
 pub(super) fn judge<H, T: Transmit>(
     syn: &OpeningSegment<'_, '_>,
     destination: SocketAddr,
     ctx: &mut Ctx<'_, H, T>,
-) -> Option<HostTarget> {
+) -> Option<(HostTarget, Option<DecisionGround>)> {
     let OpeningSegment {
         key,
         frame,
@@ -79,7 +81,7 @@ pub(super) fn judge<H, T: Transmit>(
         segment,
     } = *syn;
     if ctx.net.decisions.is_none() || is_to_forwarder(&key, ctx.net) {
-        return Some(HostTarget::Destination(destination));
+        return Some((HostTarget::Destination(destination), None));
     }
     // While the decision is pending, this worker owns the flow.
     if let Err(winner) = ctx.net.claim(&key.into()) {
@@ -96,10 +98,11 @@ pub(super) fn judge<H, T: Transmit>(
         key: Some(pending_key(&key)),
     };
     let keep = || Kept::Frame(KeptFrame::headers(frame, ip));
-    let denial = match ctx.net.judge(&flow, ctx.now, keep) {
-        Ruling::Allowed => return Some(HostTarget::Destination(destination)),
-        Ruling::Redirected(to) => return Some(HostTarget::Redirected(to)),
-        Ruling::RedirectedToStream => return Some(HostTarget::Stream),
+    let ruling = ctx.net.judge(&flow, ctx.now, keep);
+    let denial = match ruling {
+        Ruling::Allowed => return Some((HostTarget::Destination(destination), ruling.ground())),
+        Ruling::Redirected(to) => return Some((HostTarget::Redirected(to), ruling.ground())),
+        Ruling::RedirectedToStream => return Some((HostTarget::Stream, ruling.ground())),
         Ruling::Pending(_) => return None,
         Ruling::Denied(denial) => denial,
     };
@@ -136,12 +139,19 @@ fn pending_key(key: &ConnectionKey) -> PendingKey {
 }
 
 impl<S> Tcp<S> {
-    /// Asks the decider about an accepted client of a published port.
+    /// Asks the decider about an accepted client of a published port. While the decision is pending, the client counts as a
+    /// flow, because it has a descriptor.
     pub(super) fn judge_client<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         client: AcceptedClient<S>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
+        let port = client.published.share_key();
+        let Some(room) = self.room_for_undecided(port, ctx) else {
+            let ends = events::client_ends(client.guest, client.accepted.peer);
+            ctx.net.report_refused(ends, RefusalReason::Limit, ctx.now);
+            return ctx.host.abort(client.accepted.socket);
+        };
         let flow = NewFlow {
             protocol: EgressProtocol::Tcp,
             direction: Direction::In {
@@ -153,6 +163,14 @@ impl<S> Tcp<S> {
         };
         match ctx.net.judge(&flow, ctx.now, || Kept::Client) {
             Ruling::Pending(token) => {
+                if let ClientRoom::TimeWait(old) = room {
+                    self.end_time_wait(old, ctx);
+                }
+                if let ClientRoom::Datagrams | ClientRoom::HalfClosed(_) = room {
+                    self.undecided_in_excess = Some(token);
+                }
+                ctx.net.opened();
+                ctx.net.client_opened(port);
                 self.undecided.insert(token, client);
             }
             Ruling::Allowed => self.accept_decided(client, ctx),
@@ -169,7 +187,7 @@ impl<S> Tcp<S> {
         verdict: Verdict,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let Some(client) = self.undecided.remove(&token) else {
+        let Some(client) = self.take_undecided(token, ctx.net) else {
             return;
         };
         match verdict {
@@ -188,8 +206,47 @@ impl<S> Tcp<S> {
         token: DecisionToken,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        if let Some(client) = self.undecided.remove(&token) {
+        if let Some(client) = self.take_undecided(token, ctx.net) {
             ctx.host.abort(client.accepted.socket);
+        }
+    }
+
+    /// Removes a client whose decision is pending, which does not count as a flow any more.
+    fn take_undecided(&mut self, token: DecisionToken, net: &mut Net) -> Option<AcceptedClient<S>> {
+        let client = self.undecided.remove(&token)?;
+        net.closed();
+        net.client_closed(client.published.share_key());
+        Some(client)
+    }
+
+    /// Finds room under `--max-flows` for a client about which the decider is asked; `None` if there is none. Only after the
+    /// verdict is a flow evicted, except one in TIME-WAIT, which has no descriptor. So one client at a time may exceed the
+    /// limit until then.
+    fn room_for_undecided<H, T>(&mut self, port: u32, ctx: &mut Ctx<'_, H, T>) -> Option<ClientRoom> {
+        let room = self.room_for_client(port, ctx)?;
+        let is_excess = matches!(room, ClientRoom::Datagrams | ClientRoom::HalfClosed(_));
+        let exceeds = self
+            .undecided_in_excess
+            .is_some_and(|token| self.undecided.contains_key(&token));
+        if is_excess && exceeds {
+            ctx.net.counters.flows_refused += 1;
+            return None;
+        }
+        Some(room)
+    }
+
+    /// Releases the claim on a connection about which the decider was asked, unless it is open or the decision about it is
+    /// pending.
+    pub(crate) fn release_unused(&self, asked: &PendingKey, net: &Net) {
+        let (PendingKey::Tcp { guest, written }, Some(decisions)) = (*asked, &net.decisions) else {
+            return;
+        };
+        let key = ConnectionKey {
+            guest,
+            remote: written,
+        };
+        if self.find(&key).is_none() && !decisions.awaits(asked) {
+            net.release(&key.into());
         }
     }
 
@@ -200,9 +257,12 @@ impl<S> Tcp<S> {
     ) {
         let id = self.vacant(ctx.net);
         match ctx.host.tcp_assign(id, &mut client.accepted.socket) {
-            Ok(()) => self.accept(client, ctx),
-            Err(_) => {
+            Ok(()) => self.accept(client, Grounds::ALLOWED, ctx),
+            Err(failure) => {
                 ctx.net.counters.host_exhausted += 1;
+                let ends = events::client_ends(client.guest, client.accepted.peer);
+                ctx.net
+                    .report_refused(ends, RefusalReason::Host(failure), ctx.now);
                 ctx.host.abort(client.accepted.socket);
             }
         }

@@ -8,7 +8,7 @@ use super::{Tcp, open};
 use crate::ctx::Net;
 use crate::egress::EgressProtocol;
 use crate::flow_dump::Traffic;
-use crate::flow_events::{Announcement, CloseReason, FlowEnds};
+use crate::flow_events::{Announcement, CloseReason, FlowEnds, Grounds};
 use crate::{Failure, FlowId, Instant};
 
 impl<S> Connection<S> {
@@ -45,6 +45,7 @@ impl<S> Tcp<S> {
         &mut self,
         index: u32,
         target: Option<SocketAddr>,
+        grounds: Grounds,
         net: &mut Net,
         now: Instant,
     ) {
@@ -53,7 +54,7 @@ impl<S> Tcp<S> {
         }
         let id = self.id(index, net);
         let connection = self.connections.at_mut(index);
-        connection.announcement = net.report_opened(id, connection.ends(), target, now);
+        connection.announcement = net.report_opened(id, connection.ends(), target, grounds, now);
     }
 
     /// Reports that all connections have ended.
@@ -69,14 +70,14 @@ impl<S> Tcp<S> {
 pub(super) fn report_failed(
     id: FlowId,
     key: &ConnectionKey,
-    target: Option<SocketAddr>,
+    (target, grounds): (Option<SocketAddr>, Grounds),
     failure: Failure,
     (net, now): (&mut Net, Instant),
 ) {
     if net.events.is_none() {
         return;
     }
-    let announcement = net.report_opened(id, ends(key, false), target, now);
+    let announcement = net.report_opened(id, ends(key, false), target, grounds, now);
     let end = (
         CloseReason::ConnectFailed(failure),
         Traffic::default(),

@@ -15,10 +15,10 @@ use super::{Burst, Sending, Tcp, decided};
 use crate::ctx::{Capacity, Ctx, Net, Routed};
 use crate::dns::stream::Queries;
 use crate::egress::{Decision, EgressProtocol};
-use crate::flow_events::{CloseReason, RefusalReason};
+use crate::flow_events::{CloseReason, Grounds, RefusalReason};
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::Connect;
-use crate::policy::Refusal;
+use crate::policy::Permitted;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
 impl<S> Tcp<S> {
@@ -37,10 +37,10 @@ impl<S> Tcp<S> {
         if decided::is_pending(&syn, ctx) {
             return;
         }
-        let Some(target) = destination(&key, dns, ctx.now, ctx.net) else {
+        let Some(Permitted { remote, ground }) = destination(&key, dns, ctx.now, ctx.net) else {
             return reply_reset(syn.ip, segment, ctx);
         };
-        let Some(target) = decided::judge(&syn, target, ctx) else {
+        let Some((target, verdict)) = decided::judge(&syn, remote, ctx) else {
             return;
         };
         let victim = match self.admit_guest(&key, frame, ctx) {
@@ -75,7 +75,8 @@ impl<S> Tcp<S> {
         let id = ctx.net.flow(Kind::Tcp, index, generation);
         ctx.net.counters.tcp_opened += 1;
         connection.redirected = target.is_redirected();
-        let reported = events::target(&key, target, ctx.net);
+        let rule = ground;
+        let reported = (events::target(&key, target, ctx.net), Grounds { rule, verdict });
         match target.open(id, ctx.host) {
             Err(failure) => {
                 ctx.net.release(&key.into());
@@ -290,21 +291,21 @@ fn destination(
     dns: Option<SocketAddr>,
     now: Instant,
     net: &mut Net,
-) -> Option<SocketAddr> {
+) -> Option<Permitted> {
     let (written, port) = (key.remote.ip(), key.remote.port());
-    let target = if is_to_forwarder(key, net) {
+    let checked = if is_to_forwarder(key, net) {
         match net.policy.egress.decide_stream_to_forwarder(key.remote, now) {
-            Decision::Allowed => return dns,
-            Decision::Refused => Err(Refusal::Rule),
+            Decision::Allowed(ground) => return dns.map(|remote| Permitted { remote, ground }),
+            Decision::Refused(ground) => Err(ground.into()),
         }
     } else {
         net.check_egress(EgressProtocol::Tcp, written, port, now)
     };
-    if let Err(refusal) = target {
+    if let Err(refused) = checked {
         net.counters.policy_refused += 1;
-        net.report_refusal(events::ends(key, false), refusal, now);
+        net.report_refused(events::ends(key, false), refused.into(), now);
     }
-    target.ok()
+    checked.ok()
 }
 
 /// Returns true if a connection that the guest opens leads to the DNS forwarder.

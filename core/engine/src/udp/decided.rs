@@ -10,9 +10,9 @@ use crate::ctx::{Ctx, Net};
 use crate::decider::{
     Denial, Direction, Kept, KeptDatagrams, KeptFrame, NewFlow, PendingKey, Ruling, Verdict,
 };
-use crate::egress::EgressProtocol;
+use crate::egress::{DecisionGround, EgressProtocol};
 use crate::egress_check::Packet;
-use crate::flow_events::FlowEnds;
+use crate::flow_events::{FlowEnds, Grounds};
 use crate::host::Received;
 use crate::local::icmp_error::Reason;
 use crate::siblings::FlowKey;
@@ -24,6 +24,8 @@ pub(super) struct DecidedRemote {
     pub(super) remote: SocketAddr,
     /// True if the decider has chosen the address.
     pub(super) redirected: bool,
+    /// The verdict about a new destination, for its events.
+    pub(super) verdict: Option<DecisionGround>,
 }
 
 /// Returns true if the decision about the destination of a datagram is pending, so that the datagram is dropped.
@@ -48,12 +50,13 @@ impl<S> Udp<S> {
         remote: SocketAddr,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<DecidedRemote> {
-        let allowed = DecidedRemote {
+        let allowed = |verdict| DecidedRemote {
             remote,
             redirected: false,
+            verdict,
         };
         if ctx.net.decisions.is_none() {
-            return Some(allowed);
+            return Some(allowed(None));
         }
         let RunHeaders { guest, written, .. } = *heading;
         // While the decision is pending, this worker owns the endpoint.
@@ -69,12 +72,14 @@ impl<S> Udp<S> {
             key: Some(key_of(heading)),
         };
         let keep = || Kept::Frame(KeptFrame::whole(packet.frame, packet.ip));
-        let denial = match ctx.net.judge(&flow, ctx.now, keep) {
-            Ruling::Allowed => return Some(allowed),
+        let ruling = ctx.net.judge(&flow, ctx.now, keep);
+        let denial = match ruling {
+            Ruling::Allowed => return Some(allowed(ruling.ground())),
             Ruling::Redirected(remote) if remote.is_ipv4() == written.is_ipv4() => {
                 return Some(DecidedRemote {
                     remote,
                     redirected: true,
+                    verdict: ruling.ground(),
                 });
             }
             Ruling::Pending(_) => return None,
@@ -171,7 +176,9 @@ impl<S> Udp<S> {
             };
             return ctx.net.report_denied(ends, ctx.now);
         }
-        let Some(written) = self.add_client(home, *index, received, ctx.net, ctx.now) else {
+        let grounds = Grounds::ALLOWED;
+        let client = self.add_client(home, *index, received, grounds, (ctx.net, ctx.now));
+        let Some(written) = client else {
             ctx.net.counters.udp_unsolicited += datagrams(received.len, received.stride) as u64;
             return;
         };

@@ -6,11 +6,12 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use vm_memory::VolatileSlice;
 
 use super::gather::datagrams;
-use super::peers::AddressSide;
+use super::peers::{AddressSide, Peer};
 use super::{Udp, decided, enforce};
 use crate::config::UdpFilter;
 use crate::ctx::{Ctx, Net};
 use crate::egress::EgressProtocol;
+use crate::flow_events::Grounds;
 use crate::host::Received;
 use crate::link::Room;
 use crate::{Failure, FlowId, Host, Instant, Readiness, Transmit, udp_emit};
@@ -183,8 +184,11 @@ impl<S> Udp<S> {
         let place = endpoint
             .peers
             .find(&self.pool, owner, AddressSide::Remote, received.from);
-        let written = match place {
-            Some(place) if anybody || endpoint.peers.at(&self.pool, place).is_fresh(now) => {
+        // The decider is asked again about a destination of the guest after silence, so that it is a stranger by then.
+        let is_known =
+            |peer: &Peer| peer.is_fresh(now) || anybody && (peer.came_in || net.decisions.is_none());
+        let written = match place.filter(|place| is_known(endpoint.peers.at(&self.pool, *place))) {
+            Some(place) => {
                 let peer = endpoint.peers.at(&self.pool, place);
                 let written = peer.written_for(received.from);
                 let Some(rules) = enforce::may_send(peer, written, net, now) else {
@@ -197,12 +201,12 @@ impl<S> Udp<S> {
             }
             None if endpoint.published.is_some() && net.decisions.is_some() => return Sender::Undecided,
             None if endpoint.published.is_some() || anybody && may_be_sent_to(received.from, net, now) => {
-                match self.add_client(home, index, received, net, now) {
+                match self.add_client(home, index, received, Grounds::NONE, (net, now)) {
                     Some(written) => written,
                     None => return Sender::Refused,
                 }
             }
-            Some(_) | None => return Sender::Refused,
+            None => return Sender::Refused,
         };
         self.count_received(home, written, received.len, now);
         Sender::Admitted(written)

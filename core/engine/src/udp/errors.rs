@@ -44,6 +44,8 @@ impl<S> Udp<S> {
             .find(&self.pool, self.owner(home), AddressSide::Remote, remote);
         let written = match place {
             Some(place) => endpoint.peers.at(&self.pool, place).written_for(remote),
+            // The decider may have chosen the address, which the guest does not know then.
+            None if ctx.net.decisions.is_some() => return,
             None if ctx.net.policy.visible_client_addr(remote.ip()) == remote.ip() => remote,
             None => return,
         };

@@ -5,18 +5,18 @@ use core::net::SocketAddr;
 use super::Udp;
 use crate::ctx::Net;
 use crate::egress::EgressProtocol;
-use crate::flow_events::{Announcement, CloseReason, FlowEnds};
+use crate::flow_events::{Announcement, CloseReason, FlowEnds, Grounds};
 use crate::{Instant, Kind};
 
 impl<S> Udp<S> {
     /// Reports the endpoint in the slot `index` as opened if `opened`, or else that it has the further peer `remote`.
-    /// `target` is the peer on the host's side.
+    /// `target` is the peer on the host's side, and `grounds` are those on which it is permitted.
     pub(super) fn report_peer(
         &mut self,
         (index, opened): (u32, bool),
         remote: Option<SocketAddr>,
         target: Option<SocketAddr>,
-        came_in: bool,
+        (came_in, grounds): (bool, Grounds),
         (net, now): (&mut Net, Instant),
     ) {
         if net.events.is_none() {
@@ -26,9 +26,9 @@ impl<S> Udp<S> {
         let (guest, _) = *self.endpoints.key(index);
         let ends = ends(guest, remote, came_in);
         if opened {
-            self.endpoints.at_mut(index).announcement = net.report_opened(id, ends, target, now);
+            self.endpoints.at_mut(index).announcement = net.report_opened(id, ends, target, grounds, now);
         } else {
-            net.report_peer(id, ends, target, now);
+            net.report_peer(id, ends, target, grounds, now);
         }
     }
 

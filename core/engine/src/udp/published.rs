@@ -10,7 +10,7 @@ use super::{BESIDE, Udp, UdpEndpoint};
 use crate::config::Published;
 use crate::ctx::{Ctx, Net};
 use crate::egress::EgressProtocol;
-use crate::flow_events::CloseReason;
+use crate::flow_events::{CloseReason, Grounds};
 use crate::host::Received;
 use crate::siblings::FlowKey;
 use crate::{Failure, Host, Instant, Kind, Transmit};
@@ -118,7 +118,8 @@ impl<S> Udp<S> {
         let index = self.endpoints.insert(key, endpoint);
         self.endpoints.pin(index);
         self.pool.add_port();
-        self.report_peer((index, true), None, None, true, (ctx.net, ctx.now));
+        let came_in = (true, Grounds::NONE);
+        self.report_peer((index, true), None, None, came_in, (ctx.net, ctx.now));
         Ok(())
     }
 
@@ -139,15 +140,15 @@ impl<S> Udp<S> {
             .find(|&index| reaches(index) == Some(true))
     }
 
-    /// Stores a client that has sent a datagram, with the socket and host address to which it has sent. Returns its
-    /// address as the guest sees it: its own, or the gateway's with a new port.
+    /// Stores a client that has sent a datagram, with the socket and host address to which it has sent. `grounds` are those on
+    /// which it is permitted. Returns its address as the guest sees it: its own, or the gateway's with a new port.
     pub(super) fn add_client(
         &mut self,
         home: u32,
         via: u32,
         received: &Received,
-        net: &mut Net,
-        now: Instant,
+        grounds: Grounds,
+        (net, now): (&mut Net, Instant),
     ) -> Option<SocketAddr> {
         let remote = received.from;
         let owner = self.owner(home);
@@ -173,7 +174,8 @@ impl<S> Udp<S> {
             .at_mut(home)
             .peers
             .learn(&mut self.pool, owner, group, client, now);
-        self.report_peer((home, false), Some(written), Some(remote), true, (net, now));
+        let came_in = (true, grounds);
+        self.report_peer((home, false), Some(written), Some(remote), came_in, (net, now));
         Some(written)
     }
 

@@ -15,9 +15,10 @@ use crate::config::UdpFilter;
 use crate::ctx::{Capacity, Completion, Ctx, Eviction, Routed};
 use crate::egress::EgressProtocol;
 use crate::egress_check::Packet;
-use crate::flow_events::RefusalReason;
+use crate::flow_events::{Grounds, RefusalReason};
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::DatagramMeta;
+use crate::policy::Permitted;
 use crate::siblings::FlowKey;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
@@ -148,19 +149,22 @@ impl<S> Udp<S> {
         };
         let peer = known.and_then(|home| self.fresh_peer(home, written, ctx.now));
         let peer = peer.filter(|(.., peer)| is_of_port(peer));
-        let remote = permitted_remote(peer.as_ref().map(|(.., peer)| peer), packet, written, ctx)?;
+        let Permitted { remote, ground } =
+            permitted_remote(peer.as_ref().map(|(.., peer)| peer), packet, written, ctx)?;
         packet.check_hop_limit(remote.ip(), ctx).ok()?;
         if written.port() == 0 {
             ctx.net.counters.malformed += 1;
             return None;
         }
-        let DecidedRemote { remote, redirected } = match peer {
+        let decided = match peer {
             Some((.., peer)) => DecidedRemote {
                 remote,
                 redirected: peer.redirected,
+                verdict: None,
             },
             None => self.judge(heading, packet, remote, ctx)?,
         };
+        let remote = decided.remote;
         let way = match peer {
             Some((index, _, peer)) => Some((index, peer.via)),
             None => known.and_then(|home| Some((home, self.way_out(home, remote, ctx.net)?))),
@@ -183,19 +187,10 @@ impl<S> Udp<S> {
                 peer.from
             }
             None => {
-                let peer = Peer {
-                    remote,
-                    written,
-                    via,
-                    from: None,
-                    used: ctx.now,
-                    came_in: false,
-                    has_port: forwarded.is_some() || ctx.net.decisions.is_some(),
-                    ports: PeerPorts::of(written.port()),
-                    redirected,
-                    rules: RulesSeen::new(ctx.net.policy.egress.generation()),
-                };
-                self.learn_peer(index, peer, opened, ctx);
+                let has_port = forwarded.is_some() || ctx.net.decisions.is_some();
+                let peer = outbound_peer(&decided, written, via, has_port, ctx);
+                let (rule, verdict) = (ground, decided.verdict);
+                self.learn_peer((index, opened), peer, Grounds { rule, verdict }, ctx);
                 None
             }
         };
@@ -241,12 +236,19 @@ impl<S> Udp<S> {
     }
 
     /// Stores a peer to which the endpoint at `index` sends its first datagram, and reports it.
-    fn learn_peer<H, T>(&mut self, index: u32, peer: Peer, opened: bool, ctx: &mut Ctx<'_, H, T>) {
+    fn learn_peer<H, T>(
+        &mut self,
+        (index, opened): (u32, bool),
+        peer: Peer,
+        grounds: Grounds,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
         let owner = self.owner(index);
         let peers = &mut self.endpoints.at_mut(index).peers;
         peers.learn(&mut self.pool, owner, PeerGroup::Outbound, peer, ctx.now);
         let (written, remote) = (Some(peer.written), Some(peer.remote));
-        self.report_peer((index, opened), written, remote, false, (ctx.net, ctx.now));
+        let went_out = (false, grounds);
+        self.report_peer((index, opened), written, remote, went_out, (ctx.net, ctx.now));
     }
 
     /// Returns a peer to which the guest has sent recently, as the slot of its endpoint (the one at `home`, or the
@@ -361,21 +363,44 @@ impl<S> Udp<S> {
     }
 }
 
+/// Returns a peer to which the guest sends its first datagram.
+fn outbound_peer<H, T>(
+    decided: &DecidedRemote,
+    written: SocketAddr,
+    via: u32,
+    has_port: bool,
+    ctx: &Ctx<'_, H, T>,
+) -> Peer {
+    Peer {
+        remote: decided.remote,
+        written,
+        via,
+        from: None,
+        used: ctx.now,
+        came_in: false,
+        has_port,
+        ports: PeerPorts::of(written.port()),
+        redirected: decided.redirected,
+        rules: RulesSeen::new(ctx.net.policy.egress.generation()),
+    }
+}
+
 /// Returns the host-side destination of a datagram to `peer`, or to a destination without one, if the policy permits it.
 fn permitted_remote<H, T: Transmit>(
     peer: Option<&Peer>,
     packet: &Packet<'_, '_>,
     written: SocketAddr,
     ctx: &mut Ctx<'_, H, T>,
-) -> Option<SocketAddr> {
+) -> Option<Permitted> {
+    let known = |remote| Permitted { remote, ground: None };
     match peer {
         // A peer may represent all ports, some of which the rules may refuse.
-        Some(peer) if peer.redirected && peer.ports.is_kept(written.port()) => Some(peer.remote),
-        Some(peer) if peer.redirected => packet.check_egress(ctx).ok().map(|_| peer.remote),
+        Some(peer) if peer.redirected && peer.ports.is_kept(written.port()) => Some(known(peer.remote)),
+        Some(peer) if peer.redirected => packet.check_egress(ctx).ok().map(|_| known(peer.remote)),
         Some(peer)
             if peer.came_in || ctx.net.policy.egress.is_open() || peer.ports.is_kept(written.port()) =>
         {
-            Some(peer.remote_for(written))
+            Some(known(peer.remote_for(written)))
         }
         Some(_) | None => packet.check_egress(ctx).ok(),
     }

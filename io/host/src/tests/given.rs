@@ -53,6 +53,28 @@ fn unix_stream_is_peeked_at_any_offset_and_discarded() {
 }
 
 #[test]
+fn out_of_band_byte_of_a_unix_stream_is_peeked_and_discarded_in_its_place() {
+    let (mut host, mut socket, mut peer) = adopted();
+    peer.write_all(b"0123").unwrap();
+    match rustix::net::send(&peer, b"4", rustix::net::SendFlags::OOB) {
+        Ok(1) => {}
+        // A kernel without CONFIG_AF_UNIX_OOB.
+        Err(Errno::OPNOTSUPP) => peer.write_all(b"4").unwrap(),
+        other => panic!("{other:?}"),
+    }
+    peer.write_all(b"5678").unwrap();
+    until(&host, id(), |ready| ready.readable);
+    let mut stream = Vec::new();
+    while stream.len() < 9 {
+        let part = peek(&mut host, &mut socket, 0, 9).unwrap();
+        host.tcp_discard(&mut socket, part.len() as u32).unwrap();
+        stream.extend(part);
+    }
+    assert_eq!(stream, b"012345678");
+    assert_eq!(peek(&mut host, &mut socket, 0, 9), Err(Failure::WouldBlock));
+}
+
+#[test]
 fn short_peek_of_a_unix_stream_is_not_the_end() {
     let (mut host, mut socket, peer) = adopted();
     let stdin = std::io::stdin();

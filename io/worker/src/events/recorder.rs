@@ -58,7 +58,7 @@ pub const OMITTED: &str = "omitted";
 pub const OMITTED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Number of generations of rules whose texts are kept.
-const GENERATIONS: usize = 4;
+pub const GENERATIONS: usize = 8;
 
 impl Recorder {
     /// Creates a recorder for engines with at most `flows` flows.
@@ -88,12 +88,6 @@ impl Recorder {
     pub fn set_clock(&mut self) {
         self.latest = monotonic();
         self.offset = json::now().saturating_sub(Duration::from_nanos(self.latest));
-    }
-
-    /// Returns the latest generation of the egress rules whose texts are known.
-    #[must_use]
-    pub fn rules_generation(&self) -> Option<u64> {
-        self.rules.0.back().map(|(known, _)| *known)
     }
 
     /// Sets the texts of the egress rules of a generation.

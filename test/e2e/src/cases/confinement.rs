@@ -157,7 +157,7 @@ fn without_user_namespaces(context: &Context) -> Result<()> {
     let output = with("")?;
     let text = String::from_utf8_lossy(&output.stderr);
     ensure!(
-        output.status.code() == Some(1) && text.ends_with("(try: --keep-capabilities)\n"),
+        output.status.code() == Some(1) && text.ends_with(", or --keep-capabilities)\n"),
         "{}: {text}",
         output.status
     );

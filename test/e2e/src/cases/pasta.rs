@@ -1,7 +1,6 @@
 //! Cases about the command line of pasta, as Podman, RootlessKit and users in a shell use it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -29,6 +28,9 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("compat.pasta.gateway-is-the-hosts-loopback", 40, gateway),
         Case::new("compat.pasta.without-default-route", 30, local),
         Case::new("compat.pasta.no-netns-quit", 30, no_netns_quit),
+        Case::new("compat.pasta.namespace-file-behind-a-link", 30, link),
+        Case::new("compat.pasta.namespace-file-in-a-renamed-directory", 30, renamed),
+        Case::new("compat.pasta.fifo-for-a-namespace", 30, fifo),
         Case::new("compat.pasta.files", 30, files),
         Case::new("compat.pasta.errors", 40, errors),
         Case::new("compat.pasta.killed-daemon", 30, killed),
@@ -146,10 +148,11 @@ fn podman(context: &Context) -> Result<()> {
     let parent = shell.ask("ps -o ppid=,stat= -p $(cat /mnt/pid) | grep -c 's'")?;
     expect(&parent, "1")?;
     shell.run("kill -0 $(cat /mnt/pid); [ -z \"$(jobs -r | grep compat)\" ]")?;
+    let pid = shell.ask("cat /mnt/pid")?;
     shell.run("kill ${COPROC_PID}")?;
     remove()?;
     wait_for_the_end(context)?;
-    ensure!(!Path::new("/mnt/pid").exists(), "the pid file is left");
+    expect(std::fs::read_to_string("/mnt/pid")?.trim(), &pid)?;
     shell.finish()
 }
 
@@ -219,11 +222,14 @@ fn pid(context: &Context) -> Result<()> {
     let mut shell = Shell::start(context)?;
     shell.holder()?;
     shell.daemon("-q --no-map-gw -t none -u none -I tap7 $holder")?;
-    let text = shell.inside("ip -oneline address show; ip link show tap7")?;
+    let text = shell.inside("ip -oneline address show dev tap7; ip link show tap7")?;
     ensure!(
         text.contains("tap7: ") && !text.contains("inet") && text.contains("state DOWN"),
         "{text}"
     );
+    // The loopback interface is brought up in any case.
+    let text = shell.inside("ip -oneline address show dev lo up")?;
+    ensure!(text.contains("127.0.0.1"), "{text}");
     let text = shell.inside(
         "ip address add 198.51.100.1/24 dev tap7; ip link set tap7 up; ip route add default via 198.51.100.2",
     )?;
@@ -434,6 +440,44 @@ fn no_netns_quit(context: &Context) -> Result<()> {
     nothing_left()
 }
 
+/// Tests that a daemon ends with the namespace's file, although it was started with a symbolic link to it.
+fn link(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let mut shell = Shell::start(context)?;
+    mount(&shell.holder()?)?;
+    std::os::unix::fs::symlink(NETNS, "/mnt/link")?;
+    shell.daemon("-q --config-net --netns /mnt/link")?;
+    remove()?;
+    wait_for_the_end(context)?;
+    shell.finish()
+}
+
+/// Tests that a daemon ends when the directory of the namespace's file is renamed: no process finds it by its path then.
+fn renamed(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let mut shell = Shell::start(context)?;
+    mount(&shell.holder()?)?;
+    shell.run("mkdir /mnt/old && ln -s /mnt/netns /mnt/old/link")?;
+    shell.daemon("-q --config-net --netns /mnt/old/link")?;
+    shell.run("mv /mnt/old /mnt/new")?;
+    wait_for_the_end(context)?;
+    remove()?;
+    shell.finish()
+}
+
+/// Tests that a FIFO in place of a namespace's file is an error, and does not block the program.
+fn fifo(context: &Context) -> Result<()> {
+    let mut shell = Shell::start(context)?;
+    shell.run("mkfifo /mnt/fifo")?;
+    let text = shell.pasta("-q --config-net --netns /mnt/fifo")?;
+    ensure!(
+        text.contains("is not a network namespace") && !text.ends_with("status 0"),
+        "{text}"
+    );
+    drop(shell);
+    nothing_left()
+}
+
 /// Tests the log file, the capture and the pid file of a daemon.
 fn files(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
@@ -456,7 +500,7 @@ fn files(context: &Context) -> Result<()> {
     let log = std::fs::read_to_string("/mnt/log")?;
     let first = log.lines().next().unwrap_or_default();
     ensure!(
-        first.starts_with("pontoon ") && first.contains(&format!(" ({pid})")),
+        first.starts_with("pasta ") && first.contains(&format!(" ({pid})")),
         "{first}"
     );
     ensure!(log.len() <= 50_000, "{} bytes", log.len());
@@ -470,7 +514,7 @@ fn files(context: &Context) -> Result<()> {
         std::fs::metadata("/mnt/pcap")?.len() > 10_000,
         "the capture is short"
     );
-    ensure!(!Path::new("/mnt/pid").exists(), "the pid file is left");
+    expect(std::fs::read_to_string("/mnt/pid")?.trim(), &pid)?;
     drop(shell);
     nothing_left()
 }

@@ -16,6 +16,7 @@ use crate::counters::{self, Counters};
 use crate::guest::tcp;
 use crate::machine::{self, DIRECTORY, RunningVm};
 use crate::network::Network;
+use crate::page::{PAGES, Page};
 use crate::process;
 use crate::qemu::{self, OWN};
 use crate::run::RunningProgram;
@@ -69,9 +70,6 @@ const OFFLOADS: &str = "ethtool -k eth0 | tee /dev/console | grep -c -e '^rx-che
 const QUEUES: &str = "ethtool -S eth0 | tee /dev/console \
     | awk '/[rt]x_queue_[01]_packets/ { used += $2 > 100 } END { print used }'";
 
-/// Text of the manual `docs/vm.md`, whose command lines are tested.
-const MANUAL: &str = include_str!("../../../../docs/vm.md");
-
 /// Runs a TCP client in the guest, and checks that its result is `ok`.
 fn client(guest: &mut RunningProgram, server: SocketAddr, words: &str) -> Result<()> {
     let got = guest.ask(&format!(
@@ -80,11 +78,11 @@ fn client(guest: &mut RunningProgram, server: SocketAddr, words: &str) -> Result
     expect(&got, "ok").with_context(|| format!("{words} at {server}"))
 }
 
-/// Tests the command lines of the manual, with files of the names used there, and a guest that configures its network
+/// Tests the command lines of `docs/vm.md`, with files of the names used there, and a guest that configures its network
 /// and exits.
 fn documented(context: &Context, framing: Framing) -> Result<()> {
     let network = vm::prepare(context)?;
-    // The image of the guest's file system has the name that the manual uses.
+    // The image of the guest's file system has the name that the page uses.
     let image = qemu::image_of(&format!(
         "#!/bin/sh\nexec >/dev/console 2>&1\n{UDHCPC}\nip route get {}\npoweroff -f\n",
         network.server_address(Family::V4)
@@ -102,13 +100,19 @@ fn documented(context: &Context, framing: Framing) -> Result<()> {
     if Path::new("/dev/kvm").exists() {
         mount_bind("/dev/null", "/dev/kvm")?;
     }
-    let marker = format!("--protocol {framing} ");
-    let block = MANUAL.split("```").find(|block| block.contains(&marker));
-    let lines = block.and_then(|block| block.strip_prefix("sh\n"));
+    let name = format!("qemu.{framing}.as-documented");
+    let mut blocks = PAGES
+        .iter()
+        .map(Page::blocks)
+        .collect::<Result<Vec<_>>>()?
+        .into_iter()
+        .flatten();
+    let block = blocks.find(|block| block.is_run_by(&name));
+    let lines = block.context("no page has a block for this case")?.script();
     let path = std::env::var("PATH")?;
     let text = process::output(
         Command::new("sh")
-            .args(["-c", lines.context("the manual has no command line")?])
+            .args(["-c", &lines])
             .current_dir(DIRECTORY)
             .env("PATH", format!("{DIRECTORY}:{path}")),
     )?;

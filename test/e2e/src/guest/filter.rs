@@ -1,8 +1,15 @@
 //! Tries system calls that the seccomp filter of a guest's command refuses, in each ABI of the machine.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
 
 /// System call numbers besides the native one that the kernel treats as ioctl(2): those of the x32 ABI, with and
 /// without its bit.
@@ -115,4 +122,31 @@ fn name(errno: i32) -> String {
         libc::EAFNOSUPPORT => "EAFNOSUPPORT".to_owned(),
         other => other.to_string(),
     }
+}
+
+/// Replaces this process by the program of the command line `words`, with a filter of system calls that refuses new user
+/// namespaces with EPERM, as those of containers do.
+pub(super) fn without_user_namespaces(words: &[&str]) -> Result<()> {
+    let (program, arguments) = words.split_first().context("no program")?;
+    let is_requested = SeccompCondition::new(
+        0,
+        SeccompCmpArgLen::Qword,
+        SeccompCmpOp::MaskedEq(libc::CLONE_NEWUSER as u64),
+        libc::CLONE_NEWUSER as u64,
+    )?;
+    let rules = |condition: &SeccompCondition| {
+        Ok::<_, BackendError>(vec![SeccompRule::new(vec![condition.clone()])?])
+    };
+    let refuse = |calls: BTreeMap<i64, Vec<SeccompRule>>, error: i32| -> Result<()> {
+        let action = SeccompAction::Errno(error.cast_unsigned());
+        let arch = std::env::consts::ARCH.try_into()?;
+        let filter = SeccompFilter::new(calls, SeccompAction::Allow, action, arch)?;
+        let program: BpfProgram = filter.try_into()?;
+        Ok(seccompiler::apply_filter(&program)?)
+    };
+    let calls = [libc::SYS_clone, libc::SYS_unshare];
+    let calls = calls.into_iter().map(|call| Ok((call, rules(&is_requested)?)));
+    refuse(calls.collect::<Result<_, BackendError>>()?, libc::EPERM)?;
+    refuse(BTreeMap::from([(libc::SYS_clone3, Vec::new())]), libc::ENOSYS)?;
+    Err(Command::new(program).args(arguments).exec().into())
 }

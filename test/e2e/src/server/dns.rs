@@ -62,7 +62,7 @@ fn answer(query: &[u8]) -> Option<(Vec<u8>, usize)> {
         .filter(|opt| edns && opt[..3] == [0, 0, 41]);
     let limit = limit.map_or(PLAIN_BYTES, |opt| u16::from_be_bytes([opt[3], opt[4]]).into());
     let mut records: Vec<Vec<u8>> = Vec::new();
-    let big = query.get(12..22)? == b"\x03big\x04test\0";
+    let big = query.get(12..22) == Some(&b"\x03big\x04test\0"[..]);
     match query[end - 4..end - 2] {
         [0, 1] if !big => records.push(A.octets().to_vec()),
         [0, 28] if !big => records.push(AAAA.octets().to_vec()),

@@ -460,11 +460,11 @@ fn pending_decisions_end_with_the_guest() {
     let (mut given, decider) = deciding(config(1500), Answer::Later);
     given.up(dial(1, 80));
     given.forget_guest();
-    assert_eq!(given.engine.pending_decisions(), 0);
     assert_eq!(
         given.verdict(token(&decider), Verdict::Allow),
         TokenState::Unknown
     );
+    assert_eq!(given.engine.pending_decisions(), 0);
     given.pass(DEADLINE);
     given.quiet();
     assert_eq!(given.host.calls(), 0);

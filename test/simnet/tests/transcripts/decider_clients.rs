@@ -32,7 +32,7 @@ fn allowed_client_is_connected_to_the_guest() {
         assert_eq!(requests[0].remote, (CLIENT, 5000).into());
         if late {
             given.quiet();
-            assert_eq!((given.engine.flows(), given.host.open()), (0, 1));
+            assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
             // Data that arrives meanwhile is forwarded later.
             given.pass(millis(50));
             // Another connection gets the slot that was free when the client was accepted.
@@ -114,7 +114,11 @@ fn pending_clients_end_with_the_guest() {
     given.forget_guest();
     given.pass(millis(1));
     assert_eq!(given.host.outcomes()[&7], Some(ConnectionEnd::Reset));
-    assert_eq!((given.engine.pending_decisions(), given.host.open()), (0, 0));
+    assert_eq!((given.engine.pending_decisions(), given.host.open()), (1, 0));
+    given.pass(DEADLINE);
+    given.quiet();
+    assert_eq!(given.engine.pending_decisions(), 0);
+    assert_eq!(given.engine.counters().decisions_expired, 0);
 }
 
 /// Returns an engine with UDP port 8053 published, to which a client has sent two datagrams.
@@ -203,4 +207,70 @@ fn udp_client_of_a_port_that_is_unpublished_meanwhile_is_forgotten() {
     assert_eq!(given.verdict(token(&decider), Verdict::Allow), TokenState::Known);
     given.quiet();
     assert_eq!(given.engine.counters().udp_down, 0);
+}
+
+/// Sends a datagram of a client of the published port, and returns the number of requests and of packets to the guest.
+fn client_sends(given: &mut Given, decider: &ScriptedDecider, client: SocketAddr) -> (usize, usize) {
+    assert!(given.host.datagram_in(0, client, vec![4; 10]));
+    given.pass(millis(5));
+    (decider.take().len(), given.take().len())
+}
+
+/// Sends a datagram of the guest from the published port, and returns the number of requests.
+fn guest_sends(given: &mut Given, decider: &ScriptedDecider, to: SocketAddr) -> usize {
+    given.packet_up(&Packet::Udp(Datagram {
+        from: (GUEST_V4, 53).into(),
+        to,
+        payload: vec![5],
+    }));
+    given.pass(millis(5));
+    given.take();
+    decider.take().len()
+}
+
+/// Another guest may connect, to which neither the clients nor the destinations of the former one were allowed.
+#[test]
+fn peers_of_a_published_udp_port_end_with_the_guest() {
+    let (mut given, decider) = asked(Answer::Now(Verdict::Allow));
+    let (clients, servers) = ([5000, 5001], [7, 8]);
+    let (client, server) = (|port| (CLIENT, port).into(), |port| (SERVER_V4, port).into());
+    client_sends(&mut given, &decider, client(5001));
+    for port in servers {
+        assert_eq!(guest_sends(&mut given, &decider, server(port)), 1);
+        assert_eq!(guest_sends(&mut given, &decider, server(port)), 0);
+    }
+    for port in clients {
+        assert_eq!(client_sends(&mut given, &decider, client(port)), (0, 1));
+    }
+    given.forget_guest();
+    decider.set(Answer::Now(Verdict::Deny(Denial::Drop)));
+    for port in servers {
+        assert_eq!(client_sends(&mut given, &decider, server(port)), (1, 0));
+        assert_eq!(guest_sends(&mut given, &decider, server(port)), 1);
+    }
+    for port in clients {
+        assert_eq!(guest_sends(&mut given, &decider, client(port)), 1);
+        assert_eq!(client_sends(&mut given, &decider, client(port)), (1, 0));
+    }
+}
+
+/// A datagram from a destination to which the guest has not sent for two minutes does not renew its permission.
+#[test]
+fn destination_of_a_published_udp_port_is_asked_about_again_after_silence() {
+    let (mut given, decider) = asked(Answer::Now(Verdict::Allow));
+    let server = (SERVER_V4, 7).into();
+    assert_eq!(decider.take().len(), 1);
+    assert_eq!(guest_sends(&mut given, &decider, server), 1);
+    given.pass(seconds(100));
+    assert_eq!(client_sends(&mut given, &decider, server), (0, 1));
+    assert_eq!(guest_sends(&mut given, &decider, server), 0);
+    given.pass(seconds(125));
+    decider.set(Answer::Now(Verdict::Deny(Denial::Drop)));
+    assert_eq!(client_sends(&mut given, &decider, server), (1, 0));
+    assert_eq!(guest_sends(&mut given, &decider, server), 1);
+    // A client is asked about once.
+    decider.set(Answer::Now(Verdict::Allow));
+    assert_eq!(client_sends(&mut given, &decider, (CLIENT, 6000).into()), (1, 1));
+    given.pass(seconds(125));
+    assert_eq!(client_sends(&mut given, &decider, (CLIENT, 6000).into()), (0, 1));
 }

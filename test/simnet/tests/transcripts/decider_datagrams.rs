@@ -258,6 +258,8 @@ fn pending_datagrams_end_with_the_guest() {
     given.packet_up(&echo(false, 1, 1));
     assert_eq!(given.engine.pending_decisions(), 2);
     given.forget_guest();
+    // The decider has both requests.
+    assert_eq!(given.engine.pending_decisions(), 2);
     given.pass(DEADLINE);
     given.quiet();
     assert_eq!(given.engine.pending_decisions(), 0);

@@ -312,3 +312,124 @@ fn redirect_to_a_stream_has_no_target() {
     given.take();
     events.had(&["opened", "decided Redirect"]);
 }
+
+/// The rule of a flow's record is the one that matches its own packet, whatever packets were handled while its decision was
+/// pending.
+#[test]
+fn rule_is_that_of_the_decided_flow() {
+    let rules = ["deny *:82", "allow *:80", "allow *:81"].map(|rule| rule.parse().unwrap());
+    let refused = [
+        (81, None),
+        (82, Some("refused rule")),
+        (83, Some("refused unlisted")),
+    ];
+    for (other, refused) in refused {
+        let (given, decider) = decider::deciding(config(1500), Answer::Later);
+        let (mut given, events) = recorded(given);
+        given.set_rules(&rules);
+        given.up(dial(1, 80));
+        let token = decider::token(&decider);
+        given.up(dial(2, other));
+        events.had(&Vec::from_iter(refused));
+        assert_eq!(given.verdict(token, Verdict::Allow), TokenState::Known);
+        events.had(&["opened", "decided Rule(1)", "decided Decider"]);
+    }
+}
+
+/// The rule of a flow's record is one of the present rules.
+#[test]
+fn rule_is_that_of_the_rules_at_the_verdict() {
+    let (given, decider) = decider::deciding(config(1500), Answer::Later);
+    let (mut given, events) = recorded(given);
+    given.set_rules(&["allow *:80".parse().unwrap()]);
+    given.up(dial(1, 80));
+    given.set_rules(&["deny *:9", "allow *:80"].map(|rule| rule.parse().unwrap()));
+    let state = given.verdict(decider::token(&decider), Verdict::Allow);
+    assert_eq!(state, TokenState::Known);
+    events.had(&["opened", "decided Rule(1)", "decided Decider"]);
+}
+
+/// A client has the verdict about it, not that about a flow of the guest that was not opened.
+#[test]
+fn verdicts_about_clients_are_reported() {
+    for late in [false, true] {
+        let limited = Config {
+            max_flow_rate: Some(2),
+            ..any()
+        };
+        let (given, decider) = decider::deciding(limited, Answer::Later);
+        let (mut given, events) = recorded(given);
+        if !late {
+            decider.set(Answer::Now(Verdict::Allow));
+        }
+        let client = (CLIENT, 5000).into();
+        given.host.connect_in(0, client, 7, Script::SINK, START);
+        given.pass(millis(1));
+        if late {
+            let client = decider::token(&decider);
+            decider.set(Answer::Now(Verdict::Redirect((SERVER_V4, 81).into())));
+            for port in 0..3 {
+                given.up(dial(port + 1, 80));
+            }
+            let redirected = ["opened to 203.0.113.7:81", "decided Redirect"];
+            // The simulated server has one client.
+            let failed = "closed connect-failed: connection refused, 0 up, 0 down";
+            events.had(&[&redirected[..], &redirected, &[failed, "refused limit"]].concat());
+            given.pass(seconds(1));
+            events.0.lock().expect("no panic").clear();
+            assert_eq!(given.verdict(client, Verdict::Allow), TokenState::Known);
+        }
+        events.had(&["opened", "decided Decider"]);
+    }
+}
+
+#[test]
+fn verdicts_about_udp_clients_are_reported() {
+    for late in [false, true] {
+        let at = (Ipv4Addr::UNSPECIFIED, 8053).into();
+        let config = Config {
+            published: vec![Published::new(Protocol::Udp, at, 53)],
+            ..config(1500)
+        };
+        let (given, decider) = decider::deciding(config, Answer::Later);
+        let (mut given, events) = recorded(given);
+        let opened = given
+            .engine
+            .open_published(&mut given.link, &mut given.host, START);
+        assert_eq!(opened, []);
+        events.had(&["opened"]);
+        if !late {
+            decider.set(Answer::Now(Verdict::Allow));
+        }
+        assert!(given.host.datagram_in(0, (CLIENT, 5000).into(), vec![3]));
+        given.pass(millis(1));
+        if late {
+            let state = given.verdict(decider::token(&decider), Verdict::Allow);
+            assert_eq!(state, TokenState::Known);
+        }
+        events.had(&["peer None", "decided Decider"]);
+    }
+}
+
+/// A client is refused, with a record, if the reset of the connection that it would replace finds no room on the link.
+#[test]
+fn client_that_replaces_no_connection_is_reported() {
+    let config = Config {
+        max_flows: 1,
+        ..any()
+    };
+    let (mut given, events) = recorded(Given::new(config, PLAIN, HostPlan::default()));
+    given.host.serve(PORT, ConnectResult::Now, SILENT);
+    given.up(syn());
+    given.down(syn_ack());
+    given.up(up(ACK.and(FIN), 1001, 1));
+    given.pass(seconds(6));
+    events.had(&["opened"]);
+    given.link.fill(seconds(1));
+    let now = given.now();
+    given
+        .host
+        .connect_in(0, (CLIENT, 5000).into(), 7, Script::SINK, now);
+    given.pass(millis(1));
+    events.had(&["refused limit"]);
+}

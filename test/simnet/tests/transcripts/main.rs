@@ -6,6 +6,7 @@ mod data;
 mod decider;
 mod decider_clients;
 mod decider_datagrams;
+mod decider_limits;
 mod dns_streams;
 mod events;
 mod flow_events;

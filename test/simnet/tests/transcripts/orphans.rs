@@ -88,4 +88,8 @@ fn orphans_are_probed_64_at_a_time() {
     given.engine.handle_ready(&mut given.link, &mut given.host, START);
     assert!(given.engine.has_ready());
     assert_eq!(given.engine.counters().frames_down, 128);
+    // Another guest is not probed for the others.
+    given.forget_guest();
+    assert!(!given.engine.has_ready());
+    assert_eq!(given.engine.counters().frames_down, 128);
 }

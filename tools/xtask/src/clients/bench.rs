@@ -54,7 +54,7 @@ const PODMAN: Bench = Bench {
         function: "all",
         deadline: 20 * 60,
     },
-    title: "containers of podman: median (lowest to highest) of 15 starts and 5 rounds",
+    title: "containers of podman: median (lowest to highest) of 100 starts and 5 rounds",
     stacks: &[("original", "pasta"), ("ours", "ours"), ("none", "no network")],
     measurements: &[
         ("start", "network in `run`, us"),
@@ -68,7 +68,7 @@ const PODMAN: Bench = Bench {
         ("requests", "HTTP request, us"),
         ("memory", "memory (PSS), kB"),
     ],
-    variables: &["STARTS=15", "ROUNDS=5", "SECONDS_EACH=3"],
+    variables: &["STARTS=100", "ROUNDS=5", "SECONDS_EACH=3"],
 };
 
 /// Measures with the clients whose names contain one of `filters`, and prints the tables. Returns false if a

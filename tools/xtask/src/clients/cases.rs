@@ -11,7 +11,9 @@ pub(crate) enum Client {
     Docker,
     Buildkit,
     Podman,
+    Podman6,
     Buildah,
+    Passt,
 }
 
 impl Client {
@@ -23,7 +25,9 @@ impl Client {
             Self::Docker => "docker",
             Self::Buildkit => "buildkit",
             Self::Podman => "podman",
+            Self::Podman6 => "podman-6",
             Self::Buildah => "buildah",
+            Self::Passt => "passt",
         }
     }
 
@@ -31,6 +35,7 @@ impl Client {
     pub(crate) fn links(self) -> &'static [&'static str] {
         match self {
             Self::Podman | Self::Buildah => &["pasta", "slirp4netns"],
+            Self::Podman6 | Self::Passt => &["pasta"],
             _ => &["slirp4netns"],
         }
     }
@@ -115,10 +120,31 @@ pub(crate) const CASES: &[Case] = &[
     podman("podman", "starts_in_a_row", 300),
     podman("podman", "starts_at_once", 300),
     podman("podman", "document", 300),
+    podman("podman-reach", "reach", 400),
+    podman("podman-many", "containers_300", 1500),
     podman("podman-bats", "tests_500", 1500),
     podman("podman-bats", "tests_505", 1500),
+    podman6("podman", "info", 60),
+    podman6("podman", "net", 300),
+    podman6("podman", "options", 300),
+    podman6("podman", "publish", 300),
+    podman6("podman", "states", 300),
+    podman6("podman", "exits", 300),
+    podman6("podman", "restarts", 300),
+    podman6("podman", "pod", 300),
+    podman6("podman", "build", 300),
+    podman6("podman", "bridge", 300),
+    podman6("podman", "pesto", 120),
+    podman6("podman", "starts_in_a_row", 300),
+    podman6("podman", "starts_at_once", 300),
+    podman6("podman", "document", 300),
+    podman6("podman-reach", "reach", 400),
     buildah("run", 300),
     buildah("build", 300),
+    passt("tests_smoke", 60),
+    passt("tests_pasta", 600),
+    passt("tests_options", 300),
+    passt("tests_in_ns", 600),
 ];
 
 const fn tests(function: &'static str, deadline: u64) -> Case {
@@ -148,10 +174,28 @@ const fn podman(library: &'static str, function: &'static str, deadline: u64) ->
     }
 }
 
+const fn podman6(library: &'static str, function: &'static str, deadline: u64) -> Case {
+    Case {
+        client: Client::Podman6,
+        library,
+        function,
+        deadline,
+    }
+}
+
 const fn buildah(function: &'static str, deadline: u64) -> Case {
     Case {
         client: Client::Buildah,
         library: "buildah",
+        function,
+        deadline,
+    }
+}
+
+const fn passt(function: &'static str, deadline: u64) -> Case {
+    Case {
+        client: Client::Passt,
+        library: "passt",
         function,
         deadline,
     }

@@ -1,7 +1,9 @@
 # Prepares the host of podman and buildah, as root: their configuration in /etc/containers, cgroup v2, private /var/tmp.
 mount --make-rshared /
-# podman hides /run from netavark.
-mount --bind /run/clients/podman /mnt
+# The packages are at /mnt because podman hides /run from netavark.
+for variable; do
+    [ "${variable%%=*}" != PODMAN_PACKAGES ] || mount --bind "${variable#*=}" /mnt
+done
 mkdir -p /run/etc/containers
 cp "/mnt/etc/containers/policy.json" /run/etc/containers
 echo 'unqualified-search-registries = []' >/run/etc/containers/registries.conf
@@ -24,10 +26,12 @@ mount -t cgroup2 cgroup /sys/fs/cgroup
 mount -t tmpfs -o mode=1777 clients /var/tmp
 ln -s /mnt/usr/bin/{podman,buildah,bats} /run/column
 
-# The programs of the measurements: qperf in both namespaces, and the sum of the network processes' memory.
+# The programs of the measurements: the stacks, and the figures of the network's processes.
 if [ "$library" = podman-bench ]; then
     mkdir -p /run/stacks/original /run/stacks/ours
     ln -s /run/clients/debian/usr/bin/pasta /run/stacks/original
     ln -s /run/column/pasta /run/stacks/ours
-    socat UNIX-LISTEN:/run/memory.sock,fork,mode=666 SYSTEM:"bash /run/scripts/memory.sh" &
 fi
+case $library in
+    podman-bench | podman-many) socat UNIX-LISTEN:/run/memory.sock,fork,mode=666 SYSTEM:"bash /run/scripts/memory.sh" & ;;
+esac

@@ -82,6 +82,9 @@ until [ "$(at_neighbour ss -Hlnt | grep -cE ':(80|53|7001|7003|5201) ')" -ge 6 ]
     [ $tries -lt 200 ] || { echo "the servers of the neighbour have not started" >&2; exit 3; }
     sleep 0.05
 done
+[ "$library" != podman-reach ] || . /run/scripts/host-reach.sh
+
+[ "$library" != passt ] || . /run/scripts/host-passt.sh
 
 # Prints processes of the user, network devices, listening sockets, socket files and mounted namespaces.
 state() {

@@ -85,6 +85,11 @@ fails() {
     ! "$@"
 }
 
+# Prints a name as one word, for `check`.
+word() {
+    tr -c 'A-Za-z0-9.,\n' - <<<"$1" | sed 's/--*/-/g; s/-$//'
+}
+
 # Prints a value that has to be the same with both programs.
 value() {
     if [ -n "$2" ]; then

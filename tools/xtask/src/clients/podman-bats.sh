@@ -83,11 +83,6 @@ pattern() {
     sed 's/[].[()*+?{}|^$\\]/\\&/g' /tmp/names | tr '\n' '|' | sed 's/|$//'
 }
 
-# Prints a name as one word.
-word() {
-    tr -c 'A-Za-z0-9.,\n' - <<<"$1" | sed 's/--*/-/g; s/-$//'
-}
-
 running() {
     ps -o args= -p "$(started "$1" | tail -n 1)"
 }

@@ -27,16 +27,25 @@ microseconds() {
     echo $((${EPOCHREALTIME/./} - begin))
 }
 
-# Measures the share of the network in the duration of `podman run`.
+# Measures the share of the network in the duration of `podman run`: the difference to a run without network in the same
+# round. The order changes from round to round, because the end of a container overlaps with the next start.
 start() {
-    local round stack none all
+    local round run stack none
+    local -a order=(none "${STACKS[@]}")
+    local -A time
     for round in $(seq "$STARTS"); do
-        none=$(microseconds with original run --rm --network=none test true)
+        for run in "${order[@]}"; do
+            case $run in
+                none) time[none]=$(microseconds with original run --rm --network=none test true) ;;
+                *) time[$run]=$(microseconds with "$run" run --rm test true) ;;
+            esac
+        done
+        none=${time[none]}
         for stack in "${STACKS[@]}"; do
-            all=$(microseconds with "$stack" run --rm test true)
-            echo "value $stack/start $((all - none))" >&3
+            echo "value $stack/start $((time[$stack] - none))" >&3
         done
         echo "value none/start $none" >&3
+        order=("${order[@]:1}" "${order[0]}")
     done
 }
 
@@ -94,7 +103,7 @@ memory() {
             with "$stack" run --detach test sleep infinity
         done
         sleep 3
-        echo "value $stack/memory $(($(socat -T 5 - UNIX-CONNECT:/run/memory.sock) / 20))" >&3
+        echo "value $stack/memory $(($(figures | cut -d ' ' -f 1) / 20))" >&3
         podman rm --all --force --time 0
         check end-memory within 5 fails network_processes
     done

@@ -1,4 +1,5 @@
-//! Podman and buildah: Debian packages, and podman's tests from the Go module of the same version.
+//! Podman and buildah: Debian packages, and podman's tests from the Go module of the same version. The Go module of podman 6
+//! cannot be downloaded ("This module version is not available"), so its tests are not run.
 
 use std::fs;
 use std::path::Path;
@@ -50,6 +51,12 @@ const UNPACKED: &[&str] = &[
     "libsystemd0",
 ];
 
+/// The Debian suite of podman 6.
+const SUITE_OF_6: &str = "experimental";
+
+/// Packages that podman 6 needs in the version of [`SUITE_OF_6`]. The others are the same as those of podman 5.
+const NEWER_IN_6: &[&str] = &["podman", "buildah", "golang-github-containers-common", "netavark"];
+
 /// Programs that need the unpacked libraries.
 const WITH_OWN_LIBRARIES: &[&str] = &[
     "usr/bin/podman",
@@ -64,7 +71,7 @@ const WITH_OWN_LIBRARIES: &[&str] = &[
 /// Downloads what the cache directory lacks. Returns the versions of the packages.
 pub(crate) fn install(cache: &Path, go: &Path) -> Result<String> {
     once(cache, &format!("podman-{SUITE}"), "podman", |to| {
-        unpack_packages(to, UNPACKED, WITH_OWN_LIBRARIES, "/mnt")
+        unpack_packages(to, &[SUITE], UNPACKED, WITH_OWN_LIBRARIES, "/mnt")
     })?;
     let versions = fs::read_to_string(cache.join("podman/versions"))?;
     let version = version_of(&versions, "podman");
@@ -74,6 +81,22 @@ pub(crate) fn install(cache: &Path, go: &Path) -> Result<String> {
         fetch_tests(go, cache, to, version)
     })?;
     Ok(versions)
+}
+
+/// Downloads podman 6 unless the cache directory has it. Returns the versions of the packages.
+pub(crate) fn install_6(cache: &Path) -> Result<String> {
+    let packages: Vec<String> = UNPACKED
+        .iter()
+        .map(|name| match NEWER_IN_6.contains(name) {
+            true => format!("{name}/{SUITE_OF_6}"),
+            false => (*name).to_owned(),
+        })
+        .collect();
+    let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+    once(cache, &format!("podman-{SUITE_OF_6}"), "podman-6", |to| {
+        unpack_packages(to, &[SUITE, SUITE_OF_6], &packages, WITH_OWN_LIBRARIES, "/mnt")
+    })?;
+    Ok(fs::read_to_string(cache.join("podman-6/versions"))?)
 }
 
 fn fetch_tests(go: &Path, cache: &Path, to: &Path, version: &str) -> Result<()> {

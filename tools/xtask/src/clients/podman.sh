@@ -48,6 +48,11 @@ network_processes() {
     pgrep -u "$(id -u)" '^(pasta|pontoon|slirp4netns)'
 }
 
+# Prints the figures of memory.sh, which only root can read.
+figures() {
+    socat -T 120 -u UNIX-CONNECT:/run/memory.sock -
+}
+
 no_files() {
     [ -z "$(find "$1" -type f 2>/dev/null)" ] || { find "$1" -type f; return 1; }
 }
@@ -363,6 +368,31 @@ bridge() {
     finish
 }
 
+# Ports of a custom network that podman 6 opens with pesto, a client of the socket that pasta creates with `-c`.
+pesto() {
+    prepare || return 0
+    printf '[network]\nrootless_port_forwarder = "pasta"\n' >/tmp/pesto.conf
+    export CONTAINERS_CONF_OVERRIDE=/tmp/pesto.conf
+    try create podman network create --ipv6 inner
+    check forward forwarded
+    podman rm --all --force --time 0
+    refused removed-port get http://127.0.0.1:8080/
+    try remove-network podman network rm inner
+    unset CONTAINERS_CONF_OVERRIDE
+    rm -f /tmp/pesto.conf
+    finish
+}
+
+forwarded() {
+    timeout 40 podman run --detach --name web --network inner -p 8080:80 -p 8080:80/udp test /serve || return 1
+    within 10 ready web || return 1
+    prints guest get http://127.0.0.1:8080/ || return 1
+    prints guest get http://192.0.2.2:7003/ || return 1
+    prints guest get 'http://[fd00:db8::1]:8080/' || return 1
+    prints 192.0.2.2 get http://192.0.2.2:7003/cgi-bin/address || return 1
+    prints ping datagram UDP4:192.0.2.2:7004
+}
+
 # The network of the program slirp4netns, with each of its ports' programs.
 slirp4netns() {
     local handler
@@ -427,8 +457,8 @@ starts_at_once() {
     finish
 }
 
-# Executes the commands of the document about containers, up to those for Docker, each block a check. Only Pontoon's
-# program is installed by them.
+# Executes the commands of the document about containers, each block `sh` a check. Only Pontoon's program is installed by
+# them.
 document() {
     local number=0 block
     case $(/run/column/pasta.program --version 2>&1) in
@@ -443,8 +473,8 @@ document() {
     printf '[engine]\nhelper_binaries_dir = ["/mnt/usr/libexec/podman", "/mnt/usr/lib/podman"]\n' >/tmp/document.conf
     export CONTAINERS_CONF_OVERRIDE=/tmp/document.conf
     PATH=$HOME/.local/bin:/tmp/programs:/run/clients/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-    sed '/^## Docker/,$d' /run/scripts/containers.md | awk '/^```sh/ {n += 1; inside = 1; next} /^```/ {inside = 0}
-        inside {print >"/tmp/block." n}'
+    awk '/^```sh$/ {n += 1; inside = 1; next} /^```/ {inside = 0} inside {print >"/tmp/block." n}' \
+        /run/scripts/containers.md
     while number=$((number + 1)); [ -e /tmp/block.$number ]; do
         block=$(head -n 1 /tmp/block.$number | tr -c 'a-z\n' - | cut -c 1-40 | sed 's/--*/-/g; s/-$//')
         try "$number-$block" bash -ec ". /tmp/block.$number"

@@ -9,13 +9,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::clients::cases::Client;
-use crate::clients::{Link, podman};
+use crate::clients::{Link, passt, podman};
 use crate::{packages, step};
 
 /// Pairs of program and Debian package of this machine.
 pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("busybox", "busybox-static"),
     ("curl", "curl"),
+    ("dhclient", "isc-dhcp-client"),
     ("dig", "bind9-dnsutils"),
     ("dnsmasq", "dnsmasq-base"),
     ("getpcaps", "libcap2-bin"),
@@ -36,6 +37,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("script", "bsdutils"),
     ("setpriv", "util-linux"),
     ("socat", "socat"),
+    ("tmux", "tmux"),
     ("unshare", "util-linux"),
     ("useradd", "passwd"),
 ];
@@ -101,22 +103,23 @@ pub(crate) struct Programs {
     /// Lines of package name and version.
     debian: String,
     podman: String,
+    podman6: String,
+    /// The version of passt's source.
+    passt: String,
 }
 
 impl Programs {
-    /// Downloads and builds the programs that the cache directory lacks.
-    pub(crate) fn install(directory: &Path) -> Result<Self> {
+    /// Downloads and builds the programs that the cache directory lacks; podman 6 and those of passt's tests if `clients`
+    /// contains them.
+    pub(crate) fn install(directory: &Path, clients: &[Client]) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let directory = directory.canonicalize()?;
         once(&directory, &format!("debian-{SUITE}"), "debian", |to| {
-            unpack_packages(to, UNPACKED, WITH_OWN_LIBRARIES, "/run/clients/debian")
+            unpack_packages(to, &[SUITE], UNPACKED, WITH_OWN_LIBRARIES, "/run/clients/debian")
         })?;
-        once(
-            &directory,
-            &format!("source-{SUITE}"),
-            "slirp4netns",
-            unpack_source,
-        )?;
+        once(&directory, &format!("source-{SUITE}"), "slirp4netns", |to| {
+            unpack_source(to, "slirp4netns")
+        })?;
         let go = go()?;
         for (link, version) in [
             ("rootlesskit-v2", ROOTLESSKIT_V2),
@@ -131,6 +134,14 @@ impl Programs {
             build_buildkit(&go, &directory, to)
         })?;
         let podman = podman::install(&directory, &go)?;
+        let podman6 = match clients.contains(&Client::Podman6) {
+            true => podman::install_6(&directory)?,
+            false => String::new(),
+        };
+        let passt = match clients.contains(&Client::Passt) {
+            true => passt::install(&directory)?,
+            false => String::new(),
+        };
         let bin = directory.join("bin");
         let _ = fs::remove_dir_all(&bin);
         fs::create_dir(&bin)?;
@@ -148,6 +159,8 @@ impl Programs {
             directory,
             debian,
             podman,
+            podman6,
+            passt,
         })
     }
 
@@ -174,7 +187,9 @@ impl Programs {
             Client::Slirp4netns => self.package("slirp4netns"),
             Client::Docker => self.package("docker.io"),
             Client::Podman => version_of(&self.podman, "podman"),
+            Client::Podman6 => version_of(&self.podman6, "podman"),
             Client::Buildah => version_of(&self.podman, "buildah"),
+            Client::Passt => self.passt.clone(),
         }
     }
 
@@ -188,11 +203,17 @@ impl Programs {
         let (programs, source) = match client {
             Client::RootlesskitV2 => ("rootlesskit-v2", "rootlesskit-v2/source"),
             Client::Slirp4netns => ("rootlesskit-v3", "slirp4netns"),
+            Client::Passt => ("rootlesskit-v3", "passt-source"),
             _ => ("rootlesskit-v3", "rootlesskit-v3/source"),
+        };
+        let podman = match client {
+            Client::Podman6 => "podman-6",
+            _ => "podman",
         };
         vec![
             format!("ROOTLESSKIT=/run/clients/{programs}"),
             format!("SOURCE=/run/clients/{source}"),
+            format!("PODMAN_PACKAGES=/run/clients/{podman}"),
             "TESTS=/run/clients/podman-tests".to_owned(),
         ]
     }
@@ -228,10 +249,16 @@ pub(super) fn once(
     Ok(std::os::unix::fs::symlink(name, link)?)
 }
 
-/// Unpacks Debian packages, and lists their versions in the file `versions`. The programs `patched` use the unpacked
-/// libraries, which the cases see below `seen`.
-pub(super) fn unpack_packages(to: &Path, packages: &[&str], patched: &[&str], seen: &str) -> Result<()> {
-    packages::configure_apt(&to.join("apt"), SUITE, &["deb"])?;
+/// Unpacks Debian packages of `suites`, and lists their versions in the file `versions`. The programs `patched` use the
+/// unpacked libraries, which the cases see below `seen`.
+pub(super) fn unpack_packages(
+    to: &Path,
+    suites: &[&str],
+    packages: &[&str],
+    patched: &[&str],
+    seen: &str,
+) -> Result<()> {
+    packages::configure_apt(&to.join("apt"), suites, &["deb"])?;
     let mut fetch = shell(
         "apt-get update
         apt-get download \"$@\"
@@ -256,17 +283,18 @@ pub(super) fn unpack_packages(to: &Path, packages: &[&str], patched: &[&str], se
     succeed("set the libraries' paths", &mut patch, DOWNLOAD)
 }
 
-/// Unpacks the source package of slirp4netns, which contains its tests.
-fn unpack_source(to: &Path) -> Result<()> {
-    packages::configure_apt(&to.join("apt"), SUITE, &["deb-src"])?;
+/// Unpacks a source package, which contains the tests of the project, and writes its version to the file `version`.
+pub(super) fn unpack_source(to: &Path, package: &str) -> Result<()> {
+    packages::configure_apt(&to.join("apt"), &[SUITE], &["deb-src"])?;
     let mut fetch = shell(
         "apt-get update
-        apt-get source --download-only slirp4netns
-        tar --directory .. --strip-components 1 --extract --file slirp4netns_*.orig.tar.*",
-        &[],
+        apt-get source --download-only \"$1\"
+        sed -n 's/^Version: //p' *.dsc >../version
+        tar --directory .. --strip-components 1 --extract --file \"$1\"_*.orig.tar.*",
+        &[package],
     );
     fetch.env("APT_CONFIG", "apt.conf").current_dir(to.join("apt"));
-    succeed("fetch the tests of slirp4netns", &mut fetch, DOWNLOAD)?;
+    succeed(&format!("fetch the tests of {package}"), &mut fetch, DOWNLOAD)?;
     Ok(fs::remove_dir_all(to.join("apt"))?)
 }
 

@@ -89,5 +89,12 @@ pub(crate) fn worse(original: Option<&Outcome>, ours: Option<&Outcome>) -> Optio
     }
 }
 
+/// Returns true if a class of destinations (values `open` and `closed`) is open with the second program only. No known
+/// difference covers it.
+pub(crate) fn opens(original: Option<&Outcome>, ours: Option<&Outcome>) -> bool {
+    let is = |outcome: Option<&Outcome>, text: &str| matches!(outcome, Some(Outcome::Value(value)) if value == text);
+    is(original, "closed") && is(ours, "open")
+}
+
 #[cfg(test)]
 mod tests;

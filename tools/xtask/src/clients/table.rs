@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::clients::cases::Case;
 use crate::clients::known::DIFFERENCES;
-use crate::clients::results::{Outcome, Results, worse};
+use crate::clients::results::{Outcome, Results, opens, worse};
 
 /// The results of a case with both programs.
 pub(crate) struct Comparison<'a> {
@@ -39,9 +39,11 @@ pub(crate) fn print(comparisons: &[Comparison<'_>]) -> Result<bool> {
     let mut unknown = 0;
     for comparison in comparisons {
         for (check, difference) in differences(comparison) {
+            let Comparison { original, ours, .. } = comparison;
             let known = DIFFERENCES
                 .iter()
-                .find(|known| known.covers(comparison.case, check));
+                .find(|known| known.covers(comparison.case, check))
+                .filter(|_| !opens(original.checks.get(check), ours.checks.get(check)));
             let verdict = known.map_or_else(
                 || "WORSE".to_owned(),
                 |known| format!("known difference ({})", known.reason),

@@ -46,6 +46,7 @@ pub(super) struct Given {
     dns: Vec<IpAddr>,
     no_dns: bool,
     dhcp_dns: bool,
+    dhcp_search: bool,
     dns_forward: Addresses,
     dns_host: Addresses,
     search: Vec<String>,
@@ -116,6 +117,7 @@ impl Given {
             Key::Quiet => self.level = Level::Quiet,
             Key::Foreground => self.foreground = true,
             Key::DhcpDns => self.dhcp_dns = true,
+            Key::DhcpSearch => self.dhcp_search = true,
             Key::Disable(service) => self.disabled.push(service),
             Key::NoMapGateway => self.no_map_gateway = true,
             Key::Ipv4Only => self.only = Some(Family::V4),
@@ -254,8 +256,8 @@ impl Given {
         words.extend(addresses.map(|address| option(name, address.to_string())));
     }
 
-    /// Appends the options of the guest's network to `words`.
-    pub(super) fn network(&self, words: &mut Vec<OsString>) -> Result<(), String> {
+    /// Appends the options of the guest's network to `words`. The namespace exists already if `attached`.
+    pub(super) fn network(&self, attached: bool, words: &mut Vec<OsString>) -> Result<(), String> {
         if let Some(name) = &self.ifname {
             words.push(option("ifname", name));
         }
@@ -266,7 +268,11 @@ impl Given {
         // The addresses that the interface has already are not announced.
         let announced = self.config_net.then_some("ra");
         let without_icmp = self.disabled.contains(&"icmp").then_some("ndp");
-        for service in self.disabled.iter().copied().chain(announced).chain(without_icmp) {
+        // A DHCP client would replace the resolv.conf of the host, which the namespace has in common with it.
+        let has_client = attached && !self.config_net;
+        let own_dns = (has_client && !self.dhcp_dns && !self.dhcp_search).then_some("dns-option");
+        let implied = announced.into_iter().chain(without_icmp).chain(own_dns);
+        for service in self.disabled.iter().copied().chain(implied) {
             if !disabled.contains(&service) {
                 disabled.push(service);
             }

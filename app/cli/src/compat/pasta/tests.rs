@@ -52,6 +52,10 @@ fn refused(line: &str) -> String {
 
 const LINK: &str = "--mtu=65520 --gateway-mac=9a:55:9a:55:9a:55";
 const OPEN: &str = "--host-addresses --metadata";
+/// Options without `--config-net`.
+const FOREIGN: &str = "--no-configure --bring-up-loopback";
+const OWN_DNS: &str = "--disable=dns-option";
+const UNCONFIGURED: &str = "--no-configure --bring-up-loopback --disable=dns-option";
 const AUTO: &str = "--publish=auto/tcp --publish=auto/udp";
 
 #[test]
@@ -75,7 +79,7 @@ fn command_lines_of_known_callers_are_translated() {
         format!(
             "run --attach=/n/x --daemon --addressing=auto {LINK} --map-host=169.254.1.2 {OPEN} --dns-address=169.254.1.1 \
              --disable=ra --publish=8080-8080:80-80/tcp --publish=[::1]:9000-9001:9000-9001/tcp \
-             --publish=127.0.0.1:53-53:5353-5353/udp --quiet --pid-file=/run/p"
+             --publish=127.0.0.1:53-53:5353-5353/udp --quiet --pid-file=/run/p --keep-pid-file"
         )
     );
     // RootlessKit.
@@ -106,6 +110,7 @@ fn command_lines_of_known_callers_are_translated() {
 #[test]
 fn modes_are_selected_by_operands_and_netns() {
     let rest = format!("--addressing=auto {LINK} --host-loopback {OPEN} {AUTO}");
+    let unconfigured = rest.replace(OPEN, &format!("{OPEN} {OWN_DNS}"));
     assert_eq!(
         command("ls -l --netns x"),
         format!("run {rest} --quiet -- ls -l --netns x")
@@ -118,19 +123,19 @@ fn modes_are_selected_by_operands_and_netns() {
     );
     assert_eq!(
         attached("17"),
-        format!("run --attach=17 --no-configure --daemon {rest}")
+        format!("run --attach=17 {FOREIGN} --daemon {unconfigured}")
     );
     assert_eq!(
         attached("-f 17"),
-        format!("run --attach=17 --no-configure {rest}")
+        format!("run --attach=17 {FOREIGN} {unconfigured}")
     );
     assert_eq!(
         attached("--netns blue --no-netns-quit"),
-        format!("run --attach=/run/netns/blue --no-configure --daemon --stay {rest}")
+        format!("run --attach=/run/netns/blue {FOREIGN} --daemon --stay {unconfigured}")
     );
     assert_eq!(
         attached("--netns ./17 -f --userns /none --netns-only"),
-        format!("run --attach=./17 --no-configure {rest}")
+        format!("run --attach=./17 {FOREIGN} {unconfigured}")
     );
     assert!(
         matches!(translated("-H box ls"), Ok(Translation::Command(words)) if words.contains(&"--hostname=box".into()))
@@ -221,15 +226,19 @@ fn each_option_of_the_network_has_its_counterpart() {
             "--gateway-mac=9a:55:9a:55:9a:55",
         ),
         ("--ns-mac-addr 02:00:00:00:00:08", "--mac=02:00:00:00:00:08", ""),
-        ("--config-net", "--disable=ra", "--no-configure"),
+        ("--config-net", "--disable=ra", UNCONFIGURED),
         (
             "--config-net --no-copy-routes --no-copy-addrs",
             "--one-host-address --no-host-routes --disable=ra",
-            "--no-configure",
+            UNCONFIGURED,
         ),
-        ("--no-tcp --no-udp", "--disable=tcp,udp", ""),
-        ("--no-icmp --no-ra", "--disable=icmp,ra,ndp", ""),
-        ("--no-dhcp --no-ndp --no-dhcpv6", "--disable=dhcp,ndp,dhcpv6", ""),
+        ("--no-tcp --no-udp", "--disable=tcp,udp,dns-option", OWN_DNS),
+        ("--no-icmp --no-ra", "--disable=icmp,ra,ndp,dns-option", OWN_DNS),
+        (
+            "--no-dhcp --no-ndp --no-dhcpv6",
+            "--disable=dhcp,ndp,dhcpv6,dns-option",
+            OWN_DNS,
+        ),
         ("--no-map-gw", "", "--host-loopback"),
         ("--map-host-loopback none", "", "--host-loopback"),
         (
@@ -249,11 +258,16 @@ fn each_option_of_the_network_has_its_counterpart() {
         ),
         ("--map-guest-addr 192.0.2.7 --map-guest-addr none", "", ""),
         ("--fqdn a.example", "--fqdn=a.example", ""),
-        ("-e --dhcp-search --chroot-fallback --no-splice", "", ""),
+        ("-e --chroot-fallback --no-splice", "", ""),
+        ("--dhcp-search", "", OWN_DNS),
+        ("--dhcp-dns", "", OWN_DNS),
         ("--host-lo-to-ns-lo -T auto -U 8000-8010,auto", "", ""),
         ("-T none --tcp-ns none", "", ""),
     ] {
-        let mut expected: Vec<&str> = usual.split(' ').filter(|word| *word != removed).collect();
+        let mut expected: Vec<&str> = usual
+            .split(' ')
+            .filter(|word| removed.split(' ').all(|removed| removed != *word))
+            .collect();
         expected.extend(added.split(' ').filter(|word| !word.is_empty()));
         expected.sort_unstable();
         let line = attached(&format!("{given} 17"));
@@ -295,11 +309,11 @@ fn options_of_names_have_their_counterparts() {
         ),
     ] {
         let line = attached(&format!("{given} -t none -u none 17"));
-        let start = format!(
-            "run --attach=17 --no-configure --daemon --addressing=auto {LINK} --host-loopback {OPEN}"
-        );
+        let start =
+            format!("run --attach=17 {FOREIGN} --daemon --addressing=auto {LINK} --host-loopback {OPEN}");
         let rest = line.strip_prefix(&start).unwrap_or(&line);
-        assert_eq!(rest.trim_start(), expected, "{given}");
+        let rest = rest.strip_suffix(OWN_DNS).unwrap_or(rest);
+        assert_eq!(rest.trim(), expected, "{given}");
     }
     let list = translate(
         "pasta",
@@ -320,10 +334,16 @@ fn options_of_logs_and_files_have_their_counterparts() {
         ("--trace -d", "-vv"),
         ("-d -q", "--quiet"),
         ("-q -d", "-v"),
-        ("-l /tmp/a,b", "--log-file=/tmp/a,b,size=1048576"),
-        ("--log-size 0xa000 --log-file x -l y", "--log-file=y,size=40960"),
+        (
+            "-l /tmp/a,b",
+            "--log-file=/tmp/a,b,size=1048576,title=pasta 2026_07_24.06fedeb",
+        ),
+        (
+            "--log-size 0xa000 --log-file x -l y",
+            "--log-file=y,size=40960,title=pasta 2026_07_24.06fedeb",
+        ),
         ("-p x --pcap y", "--pcap=y"),
-        ("-P x", "--pid-file=x"),
+        ("-P x", "--pid-file=x --keep-pid-file"),
     ] {
         assert_eq!(
             attached(&format!("-f {given} 17")),
@@ -387,7 +407,7 @@ fn port_specifications_are_translated() {
         ),
     ] {
         let line = attached(&format!("{given} 17"));
-        let rest = line.split_once(OPEN).unwrap().1;
+        let rest = line.split_once(OWN_DNS).unwrap().1;
         assert_eq!(rest.trim_start(), expected, "{given}");
     }
     for wrong in [

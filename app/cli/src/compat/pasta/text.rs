@@ -3,6 +3,9 @@
 /// Version of pasta whose options are supported. Callers print it, or compare it with the first version that has an option.
 const EMULATED: &str = "2026_07_24.06fedeb";
 
+/// Beginning of the first line of a log file, by which callers recognize it.
+pub(super) const TITLE: &str = "pasta 2026_07_24.06fedeb";
+
 pub(super) const SOCKET: &str = "-s is for passt / vhost-user mode only";
 pub(super) const ONE_OFF: &str = "--one-off is for passt mode only";
 pub(super) const NO_DHCP_DNS: &str = "--no-dhcp-dns is for passt mode only";
@@ -26,7 +29,7 @@ pub(super) const SPLICE_ONLY: &str =
     "--splice-only is not supported: connections need an interface in the namespace (try: without it)";
 
 /// Returns the text of `--help`, in which callers search for the options that they need.
-pub(super) fn usage(program: &str) -> String {
+pub(in crate::compat) fn usage(program: &str) -> String {
     format!(
         "\
 Usage: {program} [OPTION]... [COMMAND] [ARGS]...
@@ -61,8 +64,8 @@ Without PID or --netns, the command or a shell runs in new namespaces. docs/comp
   -S, --search LIST         search domains, or none
   -H, --hostname NAME       host name of the command
       --fqdn NAME           domain name that is announced by DHCP and DHCPv6
-      --dhcp-dns            announce the addresses of --dns
-      --dhcp-search         no effect: search domains are announced
+      --dhcp-dns            announce the DNS forwarder, and the addresses of --dns
+      --dhcp-search         announce search domains, and the DNS forwarder
       --map-host-loopback ADDR  ADDR is the host's loopback; or none (default: the gateway)
       --map-guest-addr ADDR     ADDR is the host's own address; or none
       --dns-forward ADDR    address of the DNS forwarder

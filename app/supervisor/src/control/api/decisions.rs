@@ -20,8 +20,10 @@ use pontoon_worker::messages::{DecisionRequest, DecisionVerdict, VerdictKind};
 use serde::Deserialize;
 
 use super::Api;
+use queue::RequestQueue;
 use target::RedirectTarget;
 
+mod queue;
 mod target;
 
 /// First line of the response to `GET /v1/decisions`.
@@ -53,8 +55,9 @@ pub(super) struct Decisions {
     descriptor: bool,
     /// The state that the engine knows: true if a decider is connected.
     announced: bool,
-    /// Tokens and lines for the decider, the oldest first. The first one is pending.
-    queue: VecDeque<(u64, Vec<u8>)>,
+    /// Requests that the decider has not read, and the number of those that have expired since the last removal, at most.
+    queue: RequestQueue,
+    expired: usize,
     pending: BTreeMap<u64, PendingDecision>,
     /// The times at which pending requests expire, in order.
     expiries: VecDeque<(Instant, u64)>,
@@ -135,6 +138,9 @@ pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
     if api.decisions.is_connected() {
         return refuse("a decider is connected already");
     }
+    // If an earlier decider has disconnected a moment ago, the engine is notified of its end first, and denies what it has not
+    // answered.
+    api.decisions.announce(&mut api.outbox);
     let connected = Rc::new(());
     api.decisions.stream = Rc::downgrade(&connected);
     api.decisions.announce(&mut api.outbox);
@@ -301,7 +307,7 @@ impl Decisions {
 
     /// Returns the next line for the decider.
     pub(super) fn next_line(&mut self) -> Option<Vec<u8>> {
-        self.queue.pop_front().map(|(_, line)| line)
+        self.queue.pop(|token| self.pending.contains_key(&token))
     }
 
     /// Returns the counts of the deciders; `None` if no decider is required.
@@ -356,7 +362,7 @@ impl Decisions {
             };
             self.pending.insert(request.token, pending);
             self.expiries.push_back((expires_at, request.token));
-            self.queue.push_back((request.token, line(request)));
+            self.queue.push(request.published, request.token, line(request));
             any = true;
         }
         any
@@ -372,13 +378,14 @@ impl Decisions {
             }
             if is_pending {
                 self.pending.remove(token);
+                self.expired += 1;
             }
             self.expiries.pop_front();
         }
-        while let Some((token, _)) = self.queue.front()
-            && !self.pending.contains_key(token)
-        {
-            self.queue.pop_front();
+        // The removal looks at all requests, so that it is made for many at once.
+        if self.expired >= MAX_QUEUED / 8 {
+            self.expired = 0;
+            self.queue.retain(|token| self.pending.contains_key(&token));
         }
         // Without this, the queue would grow with the rate of verdicts.
         if self.expiries.len() > 2 * MAX_PENDING {

@@ -65,7 +65,7 @@ impl ChangeError {
     fn status(&self) -> u16 {
         match self {
             Self::Refused(PortRefusal::Wrong(_)) => 400,
-            Self::Refused(PortRefusal::Conflict(_)) | Self::Engine(_) => 409,
+            Self::Refused(PortRefusal::InUse(_) | PortRefusal::Conflict(_)) | Self::Engine(_) => 409,
             Self::Unread | Self::Unconfirmed => 503,
         }
     }
@@ -74,7 +74,9 @@ impl ChangeError {
 impl fmt::Display for ChangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(PortRefusal::Wrong(why) | PortRefusal::Conflict(why)) => write!(f, "{why}"),
+            Self::Refused(PortRefusal::Wrong(why) | PortRefusal::InUse(why) | PortRefusal::Conflict(why)) => {
+                write!(f, "{why}")
+            }
             Self::Engine(why) => f.write_str(why),
             Self::Unread => f.write_str(UNREAD),
             Self::Unconfirmed => f.write_str(UNCONFIRMED),

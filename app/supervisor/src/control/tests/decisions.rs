@@ -272,6 +272,47 @@ fn second_decider_is_refused_until_the_first_disconnects() {
 }
 
 #[test]
+fn flows_of_a_decider_that_disconnects_while_another_connects_are_denied() {
+    let mut fixture = required(None);
+    let first = decider(&mut fixture);
+    ask(&mut fixture, vec![request(1, EgressProtocol::Tcp)]);
+    // Both are processed in one turn.
+    drop(first);
+    let second = connect(&mut fixture, GET);
+    assert_eq!(status(&received(&second).0), "200");
+    let [
+        Update::DeciderConnected(false),
+        Update::DeciderConnected(true),
+        Update::Confirm(_),
+    ] = fixture.updates[..]
+    else {
+        panic!("{:?}", fixture.updates);
+    };
+    assert_eq!(decide(&mut fixture, 1, r#"{"verdict":"allow"}"#), "404");
+}
+
+#[test]
+fn requests_of_the_guest_are_read_before_earlier_ones_of_a_published_port() {
+    let (mut fixture, decider) = with_descriptor();
+    let of_client = |token| DecisionRequest {
+        destination: None,
+        published: Some("127.0.0.1:80".parse().unwrap()),
+        ..request(token, EgressProtocol::Tcp)
+    };
+    ask(&mut fixture, (0..700).map(of_client).collect());
+    ask(&mut fixture, vec![request(10_000, EgressProtocol::Tcp)]);
+    let mut text = String::new();
+    while !text.contains(r#""token":10000"#) {
+        let (part, _) = received(&decider);
+        assert!(!part.is_empty(), "{text}");
+        text += &part;
+        fixture.serve();
+    }
+    // The others are those that were sent before the guest's request arrived.
+    assert!(text.lines().count() < 500, "{} requests", text.lines().count());
+}
+
+#[test]
 fn decider_that_shuts_its_side_down_is_disconnected() {
     let mut fixture = required(None);
     let client = decider(&mut fixture);

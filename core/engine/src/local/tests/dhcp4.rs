@@ -185,6 +185,14 @@ fn unconfigured_options_are_omitted() {
     assert_eq!(offer.options, expected);
 }
 
+#[test]
+fn dns_is_not_announced_if_that_is_disabled() {
+    let mut net = net();
+    assert!(offered(&mut net, 6).is_some() && offered(&mut net, 119).is_some());
+    net.config.disabled = [LinkService::DnsOption].into_iter().collect();
+    assert_eq!((offered(&mut net, 6), offered(&mut net, 119)), (None, None));
+}
+
 /// Returns the value of an option in the offer to a client.
 #[track_caller]
 fn offered(net: &mut Net, code: u8) -> Option<Vec<u8>> {

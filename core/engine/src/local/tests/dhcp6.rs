@@ -118,6 +118,14 @@ fn unconfigured_options_are_omitted() {
     give(&mut net, &message(11, &[])).silence();
 }
 
+#[test]
+fn dns_is_not_announced_if_that_is_disabled() {
+    let mut net = net();
+    net.config.disabled = [LinkService::DnsOption].into_iter().collect();
+    let frame = give(&mut net, &message(11, &[])).answer();
+    assert_eq!(open(&frame).3[8..], [&[7, 1, 2, 3], SERVER].concat());
+}
+
 /// Tests the option Client FQDN (RFC 4704 section 4): flags, then the name as labels.
 #[test]
 fn name_with_domain_is_returned_as_labels() {

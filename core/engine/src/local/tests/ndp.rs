@@ -134,6 +134,15 @@ fn unconfigured_options_are_not_advertised() {
 }
 
 #[test]
+fn dns_is_not_advertised_if_that_is_disabled() {
+    let mut net = net();
+    net.config.disabled = [LinkService::DnsOption].into_iter().collect();
+    let solicitation = icmp6("fe80::15", "ff02::2", &[133, 0, 0, 0, 0, 0, 0, 0]);
+    let answer = give(&mut net, &solicitation).answer();
+    assert_eq!(open(&answer).3.len(), 16 + 8 + 8 + 32);
+}
+
+#[test]
 fn solicitations_without_ipv6_are_not_answered() {
     let mut net = net();
     net.config.plan.v6 = None;

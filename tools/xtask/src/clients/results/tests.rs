@@ -1,4 +1,4 @@
-use super::{Outcome, Results, worse};
+use super::{Outcome, Results, opens, worse};
 
 #[test]
 fn lines_of_a_script_become_checks() {
@@ -49,4 +49,14 @@ fn only_a_check_that_passes_with_the_original_can_be_worse() {
         worse(Some(&value("1500")), Some(&value("1400"))).as_deref(),
         Some("'1400' instead of '1500'")
     );
+}
+
+#[test]
+fn class_that_is_open_with_the_second_program_only_is_found() {
+    let value = |text: &str| Some(Outcome::Value(text.to_owned()));
+    let (open, closed) = (value("open"), value("closed"));
+    assert!(opens(closed.as_ref(), open.as_ref()));
+    assert!(!opens(open.as_ref(), closed.as_ref()));
+    assert!(!opens(open.as_ref(), open.as_ref()));
+    assert!(!opens(None, open.as_ref()));
 }
