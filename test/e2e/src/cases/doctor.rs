@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use pontoon_netns::sysctl;
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -194,13 +194,17 @@ fn no_tun_device(context: &Context) -> Result<()> {
 fn chroot(context: &Context) -> Result<()> {
     let _network = resolved(context)?;
     tmpfs(Path::new(DIRECTORY))?;
-    // The root of the chroot is a directory of the file system, as a mount would be a root by itself.
+    let program = context.program.binary.as_deref().context("no program")?;
+    let directory = Path::new(program).parent().context("no directory")?.display();
+    // The root of the chroot is a directory of the file system, as a mount would be a root by itself. The program may be in the
+    // directory for temporary files.
     let script = format!(
         "mkdir -p {DIRECTORY}/x/root && cd {DIRECTORY}/x/root && mkdir dev tmp && \
          for each in /*; do [ -L $each ] && cp -P $each .$each; \
          [ -d $each ] && [ ! -L $each ] && case $each in /dev|/tmp|/sys|{DIRECTORY}) ;; *) \
          mkdir .$each && mount --rbind $each .$each;; esac; done; \
-         mkdir .{DIRECTORY}; touch dev/null && mount --bind /dev/null dev/null"
+         mkdir .{DIRECTORY}; touch dev/null && mount --bind /dev/null dev/null; \
+         [ -e .{program} ] || {{ mkdir -p .{directory} && mount --bind {directory} .{directory}; }}"
     );
     as_root(&script)?;
     let root = format!("{DIRECTORY}/x/root");

@@ -252,7 +252,7 @@ fn foreground(context: &Context) -> Result<()> {
     shell.holder()?;
     for signal in ["TERM", "HUP"] {
         shell.run(
-            "$PASTA -f -q --config-net --no-map-gw --pid /mnt/pid $holder & pasta=$!; until [ -s /mnt/pid ]; do sleep 0.01; done",
+            "rm -f /mnt/pid; $PASTA -f -q --config-net --no-map-gw --pid /mnt/pid $holder & pasta=$!; until [ -s /mnt/pid ]; do sleep 0.01; done",
         )?;
         expect(&shell.ask("echo $(($(cat /mnt/pid) - pasta))")?, "0")?;
         expect(
