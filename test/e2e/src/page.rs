@@ -19,7 +19,7 @@ macro_rules! pages {
     };
 }
 
-/// The pages with shell commands, but for [`ELSEWHERE`].
+/// The pages with shell commands, but for those that other tests execute.
 pub(crate) const PAGES: &[Page] = pages![
     "CONTRIBUTING.md",
     "README.md",
