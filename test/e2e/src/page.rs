@@ -28,6 +28,7 @@ pub(crate) const PAGES: &[Page] = pages![
     "docs/control.md",
     "docs/cookbook.md",
     "docs/decider.md",
+    "docs/decisions/0012-static-programs.md",
     "docs/doctor.md",
     "docs/events.md",
     "docs/kernels.md",
