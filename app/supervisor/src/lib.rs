@@ -46,19 +46,19 @@ mod engine;
 mod events;
 pub mod forward;
 mod guest;
-mod host;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
-mod listeners;
 pub mod log_file;
 pub mod options;
 pub mod policy;
-pub mod publish;
 mod setup;
 mod statistics;
 mod watch;
 
 pub use options::GuestOptions;
+use pontoon_host_network as host;
+use pontoon_host_network::listeners;
+pub use pontoon_host_network::publish;
 
 use control::{Control, ControlSetup, GuestListeners};
 use engine::Engine;

@@ -74,7 +74,7 @@ impl Protocols {
     ///
     /// # Errors
     /// The text after the slash is not a protocol.
-    pub(crate) fn split_off(text: &str) -> Result<(&str, Self), String> {
+    pub fn split_off(text: &str) -> Result<(&str, Self), String> {
         match text.rsplit_once('/') {
             None => Ok((text, Self::Tcp)),
             Some((text, "tcp")) => Ok((text, Self::Tcp)),
@@ -161,7 +161,7 @@ impl Publish {
     }
 
     /// Returns true if the value is one with `auto` that publishes `port` while the guest listens on it.
-    pub(crate) fn auto_contains(&self, protocol: Protocol, port: u16) -> bool {
+    pub fn auto_contains(&self, protocol: Protocol, port: u16) -> bool {
         let PublishedPorts::Auto(ranges) = &self.ports else {
             return false;
         };
@@ -235,7 +235,7 @@ impl FromStr for Publish {
 }
 
 /// Splits a value at its colons, except those within brackets.
-pub(crate) fn split(text: &str) -> Vec<&str> {
+pub fn split(text: &str) -> Vec<&str> {
     let mut depth = 0_usize;
     let is_separator = |letter: char| {
         match letter {
@@ -250,7 +250,7 @@ pub(crate) fn split(text: &str) -> Vec<&str> {
 
 /// Returns true if a part of a value is an address and not a list of ports: it contains a dot, a bracket, or a letter
 /// that does not belong to `all` or `auto`.
-pub(crate) fn is_address(part: &str) -> bool {
+pub fn is_address(part: &str) -> bool {
     let letter = |letter: char| letter.is_ascii_alphabetic();
     let is_word = part.split(',').any(|word| word == "all" || word == "auto");
     part.contains(['.', '[', ']']) || part.contains(letter) && !is_word
@@ -274,7 +274,7 @@ fn listen_address(part: &str) -> Result<(Option<IpAddr>, Option<String>), String
 }
 
 /// Parses an IPv4 address, or an IPv6 address in brackets.
-pub(crate) fn parse_address(text: &str) -> Result<IpAddr, String> {
+pub fn parse_address(text: &str) -> Result<IpAddr, String> {
     if let Some(inner) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
         return inner
             .parse::<Ipv6Addr>()
@@ -394,7 +394,7 @@ impl fmt::Display for Publish {
 }
 
 /// An address in the syntax of options: an IPv6 address in brackets.
-pub(crate) struct Bracketed(pub(crate) IpAddr);
+pub struct Bracketed(pub IpAddr);
 
 impl fmt::Display for Bracketed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

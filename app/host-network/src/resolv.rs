@@ -9,24 +9,24 @@ use std::time::Instant;
 use rustix::fs::inotify;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
-use crate::host::file_watch::{FileWatch, LOOK_AGAIN};
+use crate::file_watch::{FileWatch, LOOK_AGAIN};
 
 /// Path of the host's resolv.conf.
-pub(crate) const PATH: &str = "/etc/resolv.conf";
+pub const PATH: &str = "/etc/resolv.conf";
 
 /// Parsed content of a resolv.conf.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Resolv {
+pub struct Resolv {
     /// Addresses and ports of the name servers, in order of preference.
-    pub(crate) servers: Vec<SocketAddr>,
+    pub servers: Vec<SocketAddr>,
     /// DNS search domains.
-    pub(crate) search: Vec<String>,
+    pub search: Vec<String>,
 }
 
 impl Resolv {
     /// Reads the host's resolv.conf. A missing file is treated as an empty one.
     #[must_use]
-    pub(crate) fn host() -> Self {
+    pub fn host() -> Self {
         Self::read(Path::new(PATH))
     }
 
@@ -37,7 +37,7 @@ impl Resolv {
 
     /// Parses the text of a resolv.conf. `index_of` returns the index of an interface by its name, the IPv6 scope that
     /// follows a `%`.
-    pub(crate) fn parse(text: &str, index_of: impl Fn(&str) -> Option<u32>) -> Self {
+    pub fn parse(text: &str, index_of: impl Fn(&str) -> Option<u32>) -> Self {
         let mut resolv = Self::default();
         for line in text.lines() {
             let mut words = line.split_whitespace();
@@ -77,7 +77,7 @@ fn interface_index(name: &str) -> Option<u32> {
 
 /// Returns the content of a resolv.conf for the guest.
 #[must_use]
-pub(crate) fn render(servers: &[impl Display], search: &[String]) -> String {
+pub fn render(servers: &[impl Display], search: &[String]) -> String {
     let mut text: String = servers
         .iter()
         .map(|server| format!("nameserver {server}\n"))
@@ -90,7 +90,7 @@ pub(crate) fn render(servers: &[impl Display], search: &[String]) -> String {
 
 /// Watch of the host's resolvers.
 #[derive(Debug)]
-pub(crate) struct ResolvWatch {
+pub struct ResolvWatch {
     path: PathBuf,
     last: Vec<SocketAddr>,
     /// Attributes of the file to which the path led at the last check.
@@ -111,16 +111,16 @@ struct FileStat {
 
 /// Result of a check of the host's resolv.conf.
 #[derive(Debug, Default)]
-pub(crate) struct ResolvCheck {
+pub struct ResolvCheck {
     /// True if the file was replaced or written since the last check.
-    pub(crate) touched: bool,
+    pub touched: bool,
     /// Resolvers of the host, if they changed since the last check.
-    pub(crate) servers: Option<Vec<SocketAddr>>,
+    pub servers: Option<Vec<SocketAddr>>,
 }
 
 impl ResolvWatch {
     /// Adds the watches to `files`, then reads the file, so that no change is missed.
-    pub(crate) fn start(files: &mut FileWatch) -> (Self, Resolv) {
+    pub fn start(files: &mut FileWatch) -> (Self, Resolv) {
         Self::at(Path::new(PATH), files)
     }
 
@@ -140,12 +140,12 @@ impl ResolvWatch {
 
     /// Returns the time to call [`Self::look`] if no event comes earlier.
     #[must_use]
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         self.due
     }
 
     /// Checks if the file has changed. It is called after the events of `files` were read, and at the deadline.
-    pub(crate) fn look(&mut self, files: &mut FileWatch) -> ResolvCheck {
+    pub fn look(&mut self, files: &mut FileWatch) -> ResolvCheck {
         self.arm(files);
         let seen = state(&self.path);
         let touched = seen != self.seen;

@@ -19,16 +19,16 @@ use rustix::process::{Resource, getrlimit};
 use super::port_range::PortRange;
 use super::spec::{Publish, PublishedPorts};
 use super::{ANY, MOST_AUTOS, disconnect_last, open_socket, refused, too_many_autos};
-use crate::host::ephemeral_ports;
+use crate::ephemeral_ports;
 
 mod auto;
 mod other_program;
 
-pub(crate) use auto::{AutoCounts, limited};
+pub use auto::{AutoCounts, limited};
 
 /// Set of published ports, each with its host socket: listening (TCP) or bound (UDP), and non-blocking.
 #[derive(Debug)]
-pub(crate) struct Ports {
+pub struct Ports {
     plan: AddressPlan,
     /// The host's own addresses, which no target address may be.
     owned: Owned,
@@ -65,20 +65,20 @@ impl Drop for Port {
 
 /// Result of a change of the published ports.
 #[derive(Debug)]
-pub(crate) struct PortChanges {
+pub struct PortChanges {
     /// Ports that were not published before or had another destination, and new values with `auto`.
-    pub(crate) added: Vec<Publish>,
+    pub added: Vec<Publish>,
     /// Ports and values that were published before and no longer are.
-    pub(crate) removed: Vec<Publish>,
+    pub removed: Vec<Publish>,
     /// Updates to be sent to the engine.
-    pub(crate) port_updates: Vec<PortUpdate>,
+    pub port_updates: Vec<PortUpdate>,
     /// Ports before the change, from which it can be reverted.
-    pub(crate) undo: PortUndo,
+    pub undo: PortUndo,
 }
 
 /// Published ports before and after a change, each with its key, from which the change can be reverted.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PortUndo {
+pub struct PortUndo {
     ports: Vec<(PublishedKey, Option<Port>, Option<Port>)>,
     /// Values that publish what the guest listens on, and that the change has added.
     autos_added: Vec<Publish>,
@@ -88,7 +88,7 @@ pub(crate) struct PortUndo {
 
 /// Reason why a change of the published ports was refused.
 #[derive(Debug)]
-pub(crate) enum PortRefusal {
+pub enum PortRefusal {
     /// The request is invalid.
     Wrong(Error),
     /// Another socket of the host has a port of the request. The port may become free.
@@ -106,14 +106,14 @@ struct Draft {
 
 impl PortUndo {
     /// Returns true if the change has added the port or has changed its destination.
-    pub(crate) fn has_added(&self, port: &Published) -> bool {
+    pub fn has_added(&self, port: &Published) -> bool {
         let key = port.key();
         let mut ports = self.ports.iter();
         ports.any(|(other, _, is)| *other == key && is.is_some())
     }
 
     /// Returns the keys of the ports that the change has added.
-    pub(crate) fn added(&self) -> impl Iterator<Item = PublishedKey> {
+    pub fn added(&self) -> impl Iterator<Item = PublishedKey> {
         let added = self.ports.iter().filter(|(_, _, is)| is.is_some());
         added.map(|(key, _, _)| *key)
     }
@@ -129,7 +129,7 @@ impl From<PortRefusal> for Error {
 
 impl Ports {
     /// Creates an empty set of published ports for a guest with these addresses.
-    pub(crate) fn new(plan: AddressPlan) -> Self {
+    pub fn new(plan: AddressPlan) -> Self {
         Self {
             plan,
             owned: Owned::default(),
@@ -140,17 +140,17 @@ impl Ports {
     }
 
     /// Sets whether values with `auto` are permitted.
-    pub(crate) fn permitting_auto(self, permits_auto: bool) -> Self {
+    pub fn permitting_auto(self, permits_auto: bool) -> Self {
         Self { permits_auto, ..self }
     }
 
     /// Returns the addresses of the guest.
-    pub(crate) fn plan(&self) -> &AddressPlan {
+    pub fn plan(&self) -> &AddressPlan {
         &self.plan
     }
 
     /// Sets the host's own addresses, which no target address may be.
-    pub(crate) fn set_owned(&mut self, owned: &[IpNet]) {
+    pub fn set_owned(&mut self, owned: &[IpNet]) {
         self.owned = owned.iter().copied().collect();
     }
 
@@ -161,7 +161,7 @@ impl Ports {
     ///
     /// # Errors
     /// The reason why nothing was changed.
-    pub(crate) fn change(&mut self, remove: &[Publish], add: &[Publish]) -> Result<PortChanges, PortRefusal> {
+    pub fn change(&mut self, remove: &[Publish], add: &[Publish]) -> Result<PortChanges, PortRefusal> {
         let mut draft = Draft::default();
         let mut autos = self.autos.clone();
         for spec in remove {
@@ -406,7 +406,7 @@ impl Ports {
 
     /// Reverts a change, except for ports that were changed again since. Returns the updates for the engine: first the
     /// ports to close, because the engine may need their descriptors for the ports to open.
-    pub(crate) fn revert(&mut self, undo: &PortUndo) -> Vec<PortUpdate> {
+    pub fn revert(&mut self, undo: &PortUndo) -> Vec<PortUpdate> {
         let (mut closed, mut others) = (Vec::new(), Vec::new());
         self.autos.retain(|spec| !undo.autos_added.contains(spec));
         for spec in &undo.autos_removed {
@@ -445,13 +445,13 @@ impl Ports {
     }
 
     /// Returns each published port as an option value, except those that are published because of `auto`.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Publish> {
+    pub fn iter(&self) -> impl Iterator<Item = Publish> {
         let ports = self.ports.iter().filter(|(_, port)| !port.is_found);
         ports.map(|(key, port)| shown(*key, port))
     }
 
     /// Returns true if `port` is published, whose socket is bound to `host` and to no interface.
-    pub(crate) fn has(&self, protocol: Protocol, host: SocketAddr, port: &Publish) -> bool {
+    pub fn has(&self, protocol: Protocol, host: SocketAddr, port: &Publish) -> bool {
         let key = PublishedKey {
             protocol,
             host,
@@ -462,13 +462,13 @@ impl Ports {
     }
 
     /// Returns each published port in the form of the engine's configuration.
-    pub(crate) fn published(&self) -> Vec<Published> {
+    pub fn published(&self) -> Vec<Published> {
         let published = self.ports.iter().map(|(key, port)| published(*key, port.guest));
         published.collect()
     }
 
     /// Returns the sockets of the published ports, in the order of [`Self::published`].
-    pub(crate) fn sockets(&self) -> Vec<Arc<OwnedFd>> {
+    pub fn sockets(&self) -> Vec<Arc<OwnedFd>> {
         self.ports.values().map(|port| Arc::clone(&port.socket)).collect()
     }
 

@@ -13,11 +13,11 @@ use rustix::fs::inotify;
 use rustix::io::Errno;
 
 /// Interval of checks of the files without inotify.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Watch of files by inotify. The inotify instance is created when the first file is watched.
 #[derive(Debug, Default)]
-pub(crate) struct FileWatch {
+pub struct FileWatch {
     inotify: Option<OwnedFd>,
     /// Time of the last check of the files, if the inotify instance or a watch could not be created.
     looked: Option<Instant>,
@@ -29,7 +29,7 @@ impl FileWatch {
     ///
     /// # Errors
     /// The path cannot be watched. A limit of the user is not an error: the files are then checked at [`Self::deadline`].
-    pub(crate) fn add(&mut self, place: &Path, events: inotify::WatchFlags) -> Result<(), Errno> {
+    pub fn add(&mut self, place: &Path, events: inotify::WatchFlags) -> Result<(), Errno> {
         match self.try_add(place, events) {
             Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSPC)) => {
                 self.look_instead(error);
@@ -66,13 +66,13 @@ impl FileWatch {
     }
 
     /// Returns the inotify descriptor to poll for reading, if inotify is available.
-    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         let inotify = self.inotify.as_ref().filter(|_| !self.again.is_pending());
         inotify.map(AsFd::as_fd)
     }
 
     /// Returns the time to check the files if no event comes earlier.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         let look = self.looked.map(|looked| looked + LOOK_AGAIN);
         look.into_iter().chain(self.again.deadline()).min()
     }
@@ -82,7 +82,7 @@ impl FileWatch {
     ///
     /// # Errors
     /// The read fails for a reason that is not temporary.
-    pub(crate) fn drain(&mut self) -> io::Result<bool> {
+    pub fn drain(&mut self) -> io::Result<bool> {
         self.looked = self.looked.map(|_| Instant::now());
         let drained = self.inotify.as_ref().map_or(Ok(false), drain);
         let drained = self.again.unless_short("the events of files", drained)?;
@@ -106,7 +106,7 @@ fn drain(inotify: &OwnedFd) -> io::Result<bool> {
 #[cfg(test)]
 impl FileWatch {
     /// Returns a watch that checks the files once a second, without inotify.
-    pub(crate) fn without_inotify() -> Self {
+    pub fn without_inotify() -> Self {
         Self {
             looked: Some(Instant::now()),
             ..Self::default()

@@ -9,45 +9,45 @@ use super::{
 use crate::listeners::ListenerSet;
 
 /// Limit on the ports of each protocol that are published because the guest listens on them.
-pub(crate) const MOST_FOUND: usize = 1_024;
+pub(super) const MOST_FOUND: usize = 1_024;
 
 /// Numbers of ports that the last scan has found. A port of one protocol is counted once, whatever its number of
 /// sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct AutoCounts {
+pub struct AutoCounts {
     /// Ports that are published or forwarded.
-    pub(crate) open: u64,
+    pub open: u64,
     /// Ports that are not open, because another program has them or this user may not.
-    pub(crate) taken: u64,
+    pub taken: u64,
     /// Ports beyond the limit.
-    pub(crate) excess: u64,
+    pub excess: u64,
 }
 
 impl Ports {
     /// Returns the values with `auto`, which publish the ports on which the guest listens.
-    pub(crate) fn autos(&self) -> &[Publish] {
+    pub fn autos(&self) -> &[Publish] {
         &self.autos
     }
 
     /// Returns true if the guest's listening ports have to be scanned.
-    pub(crate) fn needs_scan(&self) -> bool {
+    pub fn needs_scan(&self) -> bool {
         !self.autos.is_empty() || self.ports.values().any(|port| port.is_found)
     }
 
     /// Returns each port that is published because the guest listens on it, as an option value.
-    pub(crate) fn found(&self) -> impl Iterator<Item = Publish> {
+    pub fn found(&self) -> impl Iterator<Item = Publish> {
         let ports = self.ports.iter().filter(|(_, port)| port.is_found);
         ports.map(|(key, port)| shown(*key, port))
     }
 
     /// Returns the ports of the host at which clients reach the guest.
-    pub(crate) fn own(&self) -> BTreeSet<(Protocol, u16)> {
+    pub fn own(&self) -> BTreeSet<(Protocol, u16)> {
         let keys = self.ports.keys();
         keys.map(|key| (key.protocol, key.host.port())).collect()
     }
 
     /// Closes ports that are published because the guest listens on them, and returns the updates for the engine.
-    pub(crate) fn close_found(&mut self, keys: &BTreeSet<PublishedKey>) -> Vec<PortUpdate> {
+    pub fn close_found(&mut self, keys: &BTreeSet<PublishedKey>) -> Vec<PortUpdate> {
         let is_found = |key: &&PublishedKey| self.ports.get(key).is_some_and(|port| port.is_found);
         let draft = Draft {
             gone: keys.iter().filter(is_found).copied().collect(),
@@ -71,7 +71,7 @@ impl Ports {
 
     /// Opens the ports on which the guest has begun to listen, and closes those on which it does not listen any more. Ports
     /// in `unusable` are counted as taken without another try.
-    pub(crate) fn apply_scan(
+    pub fn apply_scan(
         &mut self,
         listeners: &ListenerSet,
         unusable: &BTreeSet<PublishedKey>,
@@ -151,7 +151,7 @@ impl Ports {
 
 /// Returns the ports of `listeners` for which `is_wanted` returns true: the [`MOST_FOUND`] lowest ones of each
 /// protocol. Adds the number of the others to `counts`.
-pub(crate) fn limited(
+pub fn limited(
     listeners: &ListenerSet,
     is_wanted: &dyn Fn(Protocol, u16) -> bool,
     counts: &mut AutoCounts,

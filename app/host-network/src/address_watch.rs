@@ -16,7 +16,7 @@ use super::network::{HostNetwork, is_local};
 
 /// Watch of the host's own addresses, and of the existence of an IPv6 default route.
 #[derive(Debug)]
-pub(crate) struct AddressWatch {
+pub struct AddressWatch {
     events: Socket,
     netlink: Netlink,
     again: Retry,
@@ -28,11 +28,11 @@ pub(crate) struct AddressWatch {
 
 /// Changes of the host's addresses and routes since the last read.
 #[derive(Debug, Default)]
-pub(crate) struct NetworkChanges {
+pub struct NetworkChanges {
     /// Addresses of the host, if they changed.
-    pub(crate) owned: Option<Vec<IpNet>>,
+    pub owned: Option<Vec<IpNet>>,
     /// True if the host has an IPv6 default route now, false if it has none; `None` if that did not change.
-    pub(crate) ipv6_default: Option<bool>,
+    pub ipv6_default: Option<bool>,
 }
 
 impl AddressWatch {
@@ -40,7 +40,7 @@ impl AddressWatch {
     ///
     /// # Errors
     /// The kernel refuses a netlink socket or a request.
-    pub(crate) fn start() -> io::Result<(Self, HostNetwork)> {
+    pub fn start() -> io::Result<(Self, HostNetwork)> {
         let mut events = Socket::new(NETLINK_ROUTE)?;
         let groups = libc::RTMGRP_IPV4_IFADDR
             | libc::RTMGRP_IPV6_IFADDR
@@ -63,20 +63,20 @@ impl AddressWatch {
 
     /// Returns the host's own addresses at the last read.
     #[must_use]
-    pub(crate) fn owned(&self) -> &[IpNet] {
+    pub fn owned(&self) -> &[IpNet] {
         &self.last
     }
 
     /// Returns the netlink socket of the events, to be polled for reading.
     #[must_use]
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the socket stays open while it is borrowed, which the lifetime of the result ensures.
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 
     /// Returns the time of the retry, if the last read failed for a temporary reason.
     #[must_use]
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         self.again.deadline()
     }
 
@@ -84,7 +84,7 @@ impl AddressWatch {
     ///
     /// # Errors
     /// The kernel refuses a request for a reason that is not temporary.
-    pub(crate) fn changed(&mut self) -> io::Result<NetworkChanges> {
+    pub fn changed(&mut self) -> io::Result<NetworkChanges> {
         // Addresses are read again after any event, as events may be lost (ENOBUFS). Routes can be many and change often, so
         // they are read again only after an event that concerns them.
         let mut look = self.again.is_pending();
@@ -126,7 +126,7 @@ impl AddressWatch {
 }
 
 /// Returns the addresses without their prefix lengths, and the prefixes that a route of type `local` delivers to the host.
-fn owned(addresses: &[IpNet], local: &[IpNet]) -> Vec<IpNet> {
+pub fn owned(addresses: &[IpNet], local: &[IpNet]) -> Vec<IpNet> {
     let addresses = addresses.iter().map(|net| IpNet::from(net.addr()));
     let mut owned: Vec<IpNet> = addresses.chain(local.iter().copied()).collect();
     owned.sort_unstable();

@@ -3,7 +3,7 @@
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pontoon_process::error::Error;
 
-use crate::host::network::HostNetwork;
+use crate::network::HostNetwork;
 
 /// A subnet of a private plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

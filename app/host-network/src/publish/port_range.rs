@@ -40,7 +40,7 @@ impl PortRange {
 
     /// Returns the ports of this range that are in none of `excluded`.
     #[must_use]
-    pub(crate) fn without(self, excluded: &[Self]) -> Vec<Self> {
+    pub fn without(self, excluded: &[Self]) -> Vec<Self> {
         let mut rest = vec![self];
         for gap in excluded {
             let split = |range: Self| {

@@ -10,15 +10,15 @@ use pontoon_process::netlink::Netlink;
 
 /// Addresses and routes of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct HostNetwork {
+pub struct HostNetwork {
     /// Addresses of the host, each with the prefix length of its network.
-    pub(crate) addresses: Vec<IpNet>,
+    pub addresses: Vec<IpNet>,
     /// Destinations of the host's routes.
-    pub(crate) routes: Vec<IpNet>,
+    pub routes: Vec<IpNet>,
     /// Addresses and prefixes that a route of type `local` delivers to the host.
-    pub(crate) local: Vec<IpNet>,
+    pub local: Vec<IpNet>,
     /// True if the host has an IPv6 default route.
-    pub(crate) ipv6_default: bool,
+    pub ipv6_default: bool,
 }
 
 impl HostNetwork {
@@ -26,7 +26,7 @@ impl HostNetwork {
     ///
     /// # Errors
     /// The kernel refuses the request or drops the reply.
-    pub(crate) fn read(netlink: &mut Netlink) -> io::Result<Self> {
+    pub fn read(netlink: &mut Netlink) -> io::Result<Self> {
         let mut host = Self {
             addresses: netlink.addresses()?,
             ..Self::default()

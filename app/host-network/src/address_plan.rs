@@ -12,17 +12,17 @@ use pontoon_process::netlink::Netlink;
 use super::interface::{HostInterface, NextHop};
 use super::network::HostNetwork;
 use super::subnets;
-use crate::options::{AddressSource, Addressing, Ipv4, Ipv6};
+use crate::addressing::{AddressSource, Addressing, Ipv4, Ipv6};
 
-pub(crate) use check::mappings;
+pub use check::mappings;
 
 /// An address plan, and the properties of the guest's interface that follow from its source.
 #[derive(Clone, Debug)]
-pub(crate) struct ChosenPlan {
+pub struct ChosenPlan {
     /// The plan.
-    pub(crate) plan: AddressPlan,
+    pub plan: AddressPlan,
     /// The interface of the host that was its source.
-    pub(crate) interface: Option<HostInterface>,
+    pub interface: Option<HostInterface>,
 }
 
 /// The gateway of a host whose default route has none: link-local, so that it conflicts with no network (RFC 3927).
@@ -39,11 +39,7 @@ const OTHER_ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 ///
 /// # Errors
 /// An option contradicts another or the host's network; the message names it.
-pub(crate) fn choose(
-    options: &Addressing,
-    host: &HostNetwork,
-    netlink: &mut Netlink,
-) -> Result<ChosenPlan, Error> {
+pub fn choose(options: &Addressing, host: &HostNetwork, netlink: &mut Netlink) -> Result<ChosenPlan, Error> {
     let (mut plan, interface) = match &options.source {
         AddressSource::Private => (private(options, host)?, None),
         AddressSource::Host(name) => {

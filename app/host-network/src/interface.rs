@@ -16,26 +16,26 @@ use super::network::destination;
 
 /// Addresses, routes and MTU of an interface of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct HostInterface {
+pub struct HostInterface {
     /// Its name.
-    pub(crate) name: String,
+    pub name: String,
     /// Its MTU in bytes.
-    pub(crate) mtu: u32,
+    pub mtu: u32,
     /// Its IPv4 addresses, primary ones first.
-    pub(crate) v4: Vec<Ipv4Net>,
+    pub v4: Vec<Ipv4Net>,
     /// Its global IPv6 addresses, preferred and permanent ones first.
-    pub(crate) v6: Vec<Ipv6Net>,
+    pub v6: Vec<Ipv6Net>,
     /// The next hop of its IPv4 default route.
-    pub(crate) gateway_v4: Option<NextHop>,
+    pub gateway_v4: Option<NextHop>,
     /// The next hop of its IPv6 default route.
-    pub(crate) gateway_v6: Option<NextHop>,
+    pub gateway_v6: Option<NextHop>,
     /// Its other routes in the main table, without those that the kernel derives from these addresses.
-    pub(crate) routes: Vec<PlannedRoute>,
+    pub routes: Vec<PlannedRoute>,
 }
 
 /// The next hop of a default route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NextHop {
+pub enum NextHop {
     /// A router.
     Gateway(IpAddr),
     /// None: the interface has no neighbours (a tunnel).
@@ -56,7 +56,7 @@ impl HostInterface {
     ///
     /// # Errors
     /// There is no such interface, or the kernel's.
-    pub(crate) fn read(name: Option<&str>, netlink: &mut Netlink) -> Result<Self, Error> {
+    pub fn read(name: Option<&str>, netlink: &mut Netlink) -> Result<Self, Error> {
         let none = || match name {
             Some(name) => Error::new(format!("the host has no interface {name}")).advise("ip link"),
             None => Error::new("cannot take over the host's addresses: the host has no default route")
@@ -69,7 +69,7 @@ impl HostInterface {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn find(name: Option<&str>, netlink: &mut Netlink) -> Result<Option<Self>, Error> {
+    pub fn find(name: Option<&str>, netlink: &mut Netlink) -> Result<Option<Self>, Error> {
         let failed = "cannot read the host's interfaces";
         let routes = routes(netlink).context(failed)?;
         let links = netlink

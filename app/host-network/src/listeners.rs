@@ -14,14 +14,14 @@ use crate::publish::port_range::PortRange;
 
 /// Set of ports on which programs listen.
 #[derive(Clone, Debug)]
-pub(crate) struct ListenerSet {
+pub struct ListenerSet {
     /// One bit for each port, for each protocol and family of [`QUERIES`].
     bits: Box<[[u64; 1024]; 4]>,
 }
 
 /// Reader of the sockets that listen in the network namespace in which its netlink socket was opened.
 #[derive(Debug)]
-pub(crate) struct ListenerReader {
+pub struct ListenerReader {
     socket: OwnedFd,
     sequence: u32,
     /// The query in [`QUERIES`] whose reply is being read.
@@ -48,18 +48,18 @@ const MOST_MESSAGES: usize = 32;
 const BUFFER: usize = 32 << 10;
 
 impl ListenerSet {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             bits: Box::new([[0; 1024]; 4]),
         }
     }
 
-    pub(crate) fn insert(&mut self, protocol: Protocol, is_v6: bool, port: u16) {
+    pub fn insert(&mut self, protocol: Protocol, is_v6: bool, port: u16) {
         self.bits[index(protocol, is_v6)][usize::from(port) / 64] |= 1 << (port % 64);
     }
 
     /// Removes the ports of a range, in both families.
-    pub(crate) fn remove(&mut self, protocol: Protocol, range: PortRange) {
+    pub fn remove(&mut self, protocol: Protocol, range: PortRange) {
         for port in range.first..=range.last {
             for is_v6 in [false, true] {
                 self.bits[index(protocol, is_v6)][usize::from(port) / 64] &= !(1 << (port % 64));
@@ -67,12 +67,12 @@ impl ListenerSet {
         }
     }
 
-    pub(crate) fn contains(&self, protocol: Protocol, is_v6: bool, port: u16) -> bool {
+    pub fn contains(&self, protocol: Protocol, is_v6: bool, port: u16) -> bool {
         self.bits[index(protocol, is_v6)][usize::from(port) / 64] & (1 << (port % 64)) != 0
     }
 
     /// Returns the ports of a protocol on which programs listen in either family, in ascending order.
-    pub(crate) fn ports(&self, protocol: Protocol) -> impl Iterator<Item = u16> {
+    pub fn ports(&self, protocol: Protocol) -> impl Iterator<Item = u16> {
         let [v4, v6] = [false, true].map(|is_v6| &self.bits[index(protocol, is_v6)]);
         (0..1024_u16).flat_map(move |word| {
             let set = v4[usize::from(word)] | v6[usize::from(word)];
@@ -92,7 +92,7 @@ impl ListenerReader {
     ///
     /// # Errors
     /// The kernel has no support for `NETLINK_SOCK_DIAG`, or no descriptor is free.
-    pub(crate) fn open_socket() -> io::Result<OwnedFd> {
+    pub fn open_socket() -> io::Result<OwnedFd> {
         let socket = Socket::new(NETLINK_SOCK_DIAG)?;
         // A process with CAP_NET_ADMIN in the namespace may send to any socket there that is not connected.
         socket.connect(&SocketAddr::new(0, 0))?;
@@ -101,7 +101,7 @@ impl ListenerReader {
         Ok(unsafe { OwnedFd::from_raw_fd(socket.into_raw_fd()) })
     }
 
-    pub(crate) fn new(socket: OwnedFd) -> Self {
+    pub fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
             sequence: 0,
@@ -117,7 +117,7 @@ impl ListenerReader {
     ///
     /// # Errors
     /// The kernel refuses the request or has lost its reply; the next call begins again.
-    pub(crate) fn read(&mut self, reaches: &dyn Fn(IpAddr) -> bool) -> io::Result<Option<ListenerSet>> {
+    pub fn read(&mut self, reaches: &dyn Fn(IpAddr) -> bool) -> io::Result<Option<ListenerSet>> {
         let read = self.read_some(reaches);
         if read.is_err() {
             self.query = None;

@@ -1,4 +1,5 @@
-//! Resources and state of the host: limits, raw sockets, addresses, resolvers.
+//! The host's network, for programs that run an engine: limits, raw sockets, addresses and resolvers, the choice of the guest's
+//! address plan, and published ports with their sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -13,19 +14,22 @@ use rustix::net::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit};
 
-use crate::publish::port_range::PortRange;
+pub mod address_plan;
+pub mod address_watch;
+pub mod addressing;
+pub mod file_watch;
+pub mod interface;
+pub mod listeners;
+pub mod network;
+pub mod publish;
+pub mod resolv;
+mod subnets;
 
-pub(crate) mod address_plan;
-pub(crate) mod address_watch;
-pub(crate) mod file_watch;
-pub(crate) mod interface;
-pub(crate) mod network;
-pub(crate) mod resolv;
-pub(crate) mod subnets;
+use publish::port_range::PortRange;
 
 /// Returns the addresses from which the host sends to other hosts: IPv4, IPv6. No packet is sent: connecting a UDP socket only
 /// selects a route. The destinations are documentation addresses (RFC 5737, RFC 3849), which only default routes lead to.
-pub(crate) fn source_addresses() -> [Option<IpAddr>; 2] {
+pub fn source_addresses() -> [Option<IpAddr>; 2] {
     let toward = |destination: IpAddr| -> io::Result<IpAddr> {
         let any: IpAddr = match destination {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -51,7 +55,7 @@ fn is_of_network(source: &IpAddr) -> bool {
 }
 
 /// Limit on concurrent flows of all workers together.
-pub(crate) const MOST_FLOWS: u64 = 131_072;
+pub const MOST_FLOWS: u64 = 131_072;
 
 /// Number of descriptors of the engine that are not used for flows: logs, raw sockets, and a reserve.
 const RESERVED: u64 = 54;
@@ -63,7 +67,7 @@ const OF_WORKER: u64 = 10;
 /// Returns the number of flows for which the descriptor limit leaves room besides the workers' own descriptors and the
 /// `sockets` of published ports, of which each worker may have a copy.
 #[must_use]
-pub(crate) fn max_flows(limit: Rlimit, sockets: usize, workers: u8) -> u32 {
+pub fn max_flows(limit: Rlimit, sockets: usize, workers: u8) -> u32 {
     let taken = u64::try_from(sockets)
         .unwrap_or(u64::MAX)
         .saturating_add(OF_WORKER)
@@ -80,7 +84,7 @@ pub(crate) fn max_flows(limit: Rlimit, sockets: usize, workers: u8) -> u32 {
 ///
 /// # Errors
 /// It leaves no room.
-pub(crate) fn check_descriptors(sockets: usize, workers: u8) -> Result<(), Error> {
+pub fn check_descriptors(sockets: usize, workers: u8) -> Result<(), Error> {
     let limit = getrlimit(Resource::Nofile);
     match (max_flows(limit, sockets, workers), limit.maximum) {
         (0, Some(most)) => {
@@ -94,13 +98,13 @@ pub(crate) fn check_descriptors(sockets: usize, workers: u8) -> Result<(), Error
 /// Returns the default limit on UDP ports of the host in each address family: a quarter of the ephemeral ports, so that
 /// enough remain for other programs of the host, such as resolvers.
 #[must_use]
-pub(crate) fn max_udp_ports() -> u32 {
+pub fn max_udp_ports() -> u32 {
     share_of_ports(ephemeral_ports())
 }
 
 /// Returns the ephemeral ports of the caller's network namespace, which the kernel chooses for sockets that name no port.
 #[must_use]
-pub(crate) fn ephemeral_ports() -> PortRange {
+pub fn ephemeral_ports() -> PortRange {
     parse_range(&std::fs::read_to_string(PORT_RANGE).unwrap_or_default())
 }
 
@@ -130,7 +134,7 @@ const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 ///
 /// # Errors
 /// No descriptor or no memory is free.
-pub(crate) fn open_raw_icmp() -> io::Result<[Option<OwnedFd>; 2]> {
+pub fn open_raw_icmp() -> io::Result<[Option<OwnedFd>; 2]> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let open = |family, protocol| match socket_with(family, SocketType::RAW, flags, Some(protocol)) {
         Ok(socket) => Ok(Some(socket)),
@@ -148,7 +152,7 @@ pub(crate) fn open_raw_icmp() -> io::Result<[Option<OwnedFd>; 2]> {
 ///
 /// # Errors
 /// No descriptor or no memory is free.
-pub(crate) fn replace_raw_icmp(sockets: &mut [Option<OwnedFd>; 2]) -> io::Result<()> {
+pub fn replace_raw_icmp(sockets: &mut [Option<OwnedFd>; 2]) -> io::Result<()> {
     for (old, new) in sockets.iter_mut().zip(open_raw_icmp()?) {
         match (old, new) {
             (Some(old), Some(new)) => *old = new,
@@ -167,7 +171,7 @@ pub(crate) fn replace_raw_icmp(sockets: &mut [Option<OwnedFd>; 2]) -> io::Result
 ///
 /// # Errors
 /// The host has no such address or interface.
-pub(crate) fn check_outbound(outbound: &Outbound) -> Result<(), Error> {
+pub fn check_outbound(outbound: &Outbound) -> Result<(), Error> {
     let v4 = outbound.v4.map(IpAddr::V4);
     for address in v4.into_iter().chain(outbound.v6.map(IpAddr::V6)) {
         UdpSocket::bind((address, 0)).map_err(|error| {

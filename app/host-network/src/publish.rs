@@ -22,14 +22,14 @@ pub mod spec;
 
 use default_options::DefaultOptions;
 use port_range::PortRange;
-pub(crate) use ports::{AutoCounts, PortRefusal, PortUndo, Ports, limited};
+pub use ports::{AutoCounts, PortRefusal, PortUndo, Ports, limited};
 pub use spec::Publish;
 
 /// Limit on the values with `auto` of one option: each of them is compared with each listening port once a second.
-pub(crate) const MOST_AUTOS: usize = 64;
+pub const MOST_AUTOS: usize = 64;
 
 /// Returns the error of a value with `auto` beyond the limit; `what` describes the failed change.
-pub(crate) fn too_many_autos(what: impl Display) -> Error {
+pub fn too_many_autos(what: impl Display) -> Error {
     Error::new(format!(
         "cannot {what}: there are {MOST_AUTOS} values with 'auto', which is the limit"
     ))
@@ -38,13 +38,13 @@ pub(crate) fn too_many_autos(what: impl Display) -> Error {
 
 /// Time for which a process in the background waits for ports that are in use. Those of an instance whose namespace was removed
 /// a moment ago are about to be closed: Podman starts an instance without waiting for the one before it to exit.
-pub(crate) const RESTART_WAIT: Duration = Duration::from_millis(500);
+pub const RESTART_WAIT: Duration = Duration::from_millis(500);
 
 /// Opens the host sockets of the values of `--publish`, and tries again for the time `wait` while a port is in use.
 ///
 /// # Errors
 /// An invalid value, or a port that cannot be opened.
-pub(crate) fn open(ports: &mut Ports, values: &[Publish], wait: Duration) -> Result<(), Error> {
+pub fn open(ports: &mut Ports, values: &[Publish], wait: Duration) -> Result<(), Error> {
     check(values)?;
     let deadline = Instant::now() + wait;
     loop {
@@ -62,7 +62,7 @@ pub(crate) fn open(ports: &mut Ports, values: &[Publish], wait: Duration) -> Res
 ///
 /// # Errors
 /// Two values need the same port; the text names both.
-pub(crate) fn check(options: &[Publish]) -> Result<(), Error> {
+pub fn check(options: &[Publish]) -> Result<(), Error> {
     let named = |(index, option): (usize, &Publish)| {
         let ranges = option.named().into_iter();
         ranges.map(move |range| (index, range)).collect::<Vec<_>>()
@@ -148,7 +148,7 @@ fn unbound_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// The options of new sockets cannot be read, so that those of the old engine would remain.
-pub(crate) fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) -> io::Result<()> {
+pub fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) -> io::Result<()> {
     let [v4, v6] = ANY.map(|address| DefaultOptions::of((address, 0).into()));
     let (v4, v6) = (v4?, v6?);
     for (port, socket) in published.iter().zip(sockets) {
@@ -208,7 +208,7 @@ fn disconnect(socket: impl AsFd) -> io::Result<()> {
 /// wait either, as the engine's descriptor keeps the socket open. It waits only if a compromised engine also closes its descriptor
 /// between the two calls, which the user's request to close the port triggers and not the engine. The program then hangs for as long
 /// as `SO_LINGER` requests; no other guest or process is concerned.
-pub(crate) fn disconnect_last(socket: &Arc<OwnedFd>) {
+pub fn disconnect_last(socket: &Arc<OwnedFd>) {
     if Arc::strong_count(socket) == 1 && sockopt::socket_acceptconn(socket) != Ok(true) {
         // An error means that the socket is not connected.
         let _ = disconnect(socket);

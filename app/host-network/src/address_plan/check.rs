@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use pontoon_engine::address_plan::AddressPlan;
 use pontoon_process::error::Error;
 
-use crate::options::{AddressSource, Addressing, Ipv4, Ipv6};
+use crate::addressing::{AddressSource, Addressing, Ipv4, Ipv6};
 
 /// Limit on the guest's addresses of each family.
 const MOST_ADDRESSES: usize = 32;
@@ -92,7 +92,7 @@ pub(super) fn plan(plan: &AddressPlan, options: &Addressing) -> Result<(), Error
 ///
 /// # Errors
 /// The guest cannot reach such an address, or two options map it.
-pub(crate) fn mappings(plan: &AddressPlan, loopback: &[IpAddr], host: &[IpAddr]) -> Result<(), Error> {
+pub fn mappings(plan: &AddressPlan, loopback: &[IpAddr], host: &[IpAddr]) -> Result<(), Error> {
     let loopback_option = loopback.iter().map(|address| ("--host-loopback", *address));
     let host_option = host.iter().map(|address| ("--map-host", *address));
     for (option, address) in loopback_option.chain(host_option) {
