@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use pontoon_engine::{FlowId, Kind, Readiness, Token, WorkerId};
@@ -182,6 +182,13 @@ impl Epoll {
             Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// The descriptor is readable while a wait would return an event at once.
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -40,7 +40,7 @@ pub trait LinkServer {
     ///
     /// # Errors
     /// An error that ends the engine; the text names the failed operation.
-    fn serve<L: Link>(self, links: Vec<L>) -> io::Result<()>;
+    fn serve<L: Link + 'static>(self, links: Vec<L>) -> io::Result<()>;
 }
 
 /// Defines the enum `Attachment` with one variant for each line: the type of the endpoint and the type of its link,

@@ -26,12 +26,14 @@ mod limits;
 mod mesh;
 pub mod messages;
 pub mod pacing;
+mod polled;
 pub mod stats;
 mod worker;
 mod workers;
 
 pub use messages::Update;
 pub use pacing::Pacing;
+pub use polled::{Dispatched, PolledEngine};
 pub use pontoon_host::Outbound;
 pub use pontoon_link::{
     Attachment, FrontEndSocket, MACHINE_PROTOCOLS, MachineProtocol, Source, TapQueues, Vhost,
@@ -196,7 +198,7 @@ struct EngineStart<'a> {
 
 impl LinkServer for EngineStart<'_> {
     /// Runs a worker on each of `links`, which all belong to one guest.
-    fn serve<L: Link>(self, links: Vec<L>) -> io::Result<()> {
+    fn serve<L: Link + 'static>(self, links: Vec<L>) -> io::Result<()> {
         let Self {
             setup,
             sandbox,

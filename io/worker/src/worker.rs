@@ -97,6 +97,24 @@ pub(crate) enum LoopEnd {
     Capture,
 }
 
+/// State that the turns of a worker's loop hand on to each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnState {
+    pending: PendingInput,
+    /// True if the events on host sockets are processed before the frames of the guest.
+    sockets_first: bool,
+    stop_at: StopAt,
+}
+
+/// Result of one turn of a worker's loop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Turn {
+    /// The worker waits for events, for at most this time; `None` if there is no timer.
+    Wait(Option<Duration>),
+    /// The loop has ended.
+    End(LoopEnd),
+}
+
 /// Returns the current time (CLOCK_MONOTONIC). A worker reads it once or twice in a turn.
 pub(crate) fn now() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);
@@ -106,86 +124,107 @@ pub(crate) fn now() -> Instant {
 
 impl<L: Link> Worker<L> {
     /// Runs the worker's loop until the supervisor closes its end of the channel, or the guest disconnects and no other can
-    /// connect.
-    ///
-    /// One turn processes at most [`BURST`](pontoon_link::BURST) frames, [`EVENTS`](pontoon_event::EVENTS) events and one
-    /// quantum of each ready flow, then waits. No other function of a worker waits.
+    /// connect. No other function of a worker waits.
     pub(crate) fn run(&mut self) -> io::Result<LoopEnd> {
         let mut events = Events::new();
+        let mut state = self.begin();
+        loop {
+            match self.turn(&events, &mut state)? {
+                Turn::Wait(timeout) => self.host.epoll().wait(&mut events, timeout)?,
+                Turn::End(end) => return Ok(end),
+            }
+        }
+    }
+
+    /// Returns the state of the loop before its first turn.
+    pub(crate) fn begin(&mut self) -> TurnState {
         let mut pending = std::mem::take(&mut self.pending);
         pending.frames = true;
         pending.supervisor = self.supervisor.is_some();
-        let mut sockets_first = false;
-        let mut stop_at = StopAt::Empty;
-        loop {
-            let begin = now();
-            pending.note_events(&events);
-            if let Some(handle) = &self.handle {
-                self.engine.set_guest_mac(handle.guest_mac());
-            }
-
-            // Each of the two kinds of input, frames of the guest and events on host sockets, is processed first in every
-            // other turn.
-            let mut worked = None;
-            for sockets in [sockets_first, !sockets_first] {
-                if sockets {
-                    let events = self.handle_sockets(&events, begin);
-                    worked = worked.or((events > 0).then_some(Side::Host));
-                } else {
-                    let frames = self.receive_frames(&mut pending, stop_at, begin);
-                    worked = (frames > 0).then_some(Side::Guest).or(worked);
-                }
-            }
-            sockets_first = !sockets_first;
-
-            if let Some(end) = self.handle_other_input(&mut pending, &mut worked, begin)? {
-                return Ok(end);
-            }
-            self.send_output(&mut pending, begin);
-            let more = self.engine.has_ready();
-
-            if let Some(reason) = pending.disconnected.take() {
-                if self.disconnect(reason, begin) == NextGuest::Never {
-                    return Ok(LoopEnd::Link);
-                }
-                // Receiving frames also processes a command that the front-end wrote before it disconnected.
-                pending.frames = true;
-            }
-            self.log_failures(begin);
-            self.send_requests();
-
-            // A worker that captures runs on a link of another type, so that a worker that does not capture need not check
-            // for each frame whether to copy it.
-            if std::mem::take(&mut self.pending.capture) {
-                self.pending = pending;
-                return Ok(LoopEnd::Capture);
-            }
-
-            // Sockets for the next flows are opened here, after all output of this turn was sent.
-            self.host.prepare();
-            self.link.retry_accept(self.host.epoll());
-            let wait = self.wait(&mut pending, worked, more, begin);
-            stop_at = if worked.is_some() && wait == Wait::No {
-                StopAt::Empty
-            } else {
-                StopAt::Request
-            };
-            let timeout = match wait {
-                Wait::No => {
-                    self.publish_awake(begin);
-                    Some(Duration::ZERO)
-                }
-                Wait::Sleep => {
-                    let timeout = self.sleep_timeout(&mut pending, begin);
-                    self.publish(begin);
-                    timeout
-                }
-            };
-            if let Some(doorbell) = &mut self.doorbell {
-                doorbell.notify();
-            }
-            self.host.epoll().wait(&mut events, timeout)?;
+        TurnState {
+            pending,
+            sockets_first: false,
+            stop_at: StopAt::Empty,
         }
+    }
+
+    /// Executes one turn of the loop after the wait that has returned `events`. It processes at most [`BURST`](pontoon_link::BURST) frames,
+    /// [`EVENTS`](pontoon_event::EVENTS) events and one quantum of each ready flow. Returns how long to wait for the events of
+    /// the next turn.
+    #[inline]
+    pub(crate) fn turn(&mut self, events: &Events, state: &mut TurnState) -> io::Result<Turn> {
+        let TurnState {
+            pending,
+            sockets_first,
+            stop_at,
+        } = state;
+        let begin = now();
+        pending.note_events(events);
+        if let Some(handle) = &self.handle {
+            self.engine.set_guest_mac(handle.guest_mac());
+        }
+
+        // Each of the two kinds of input, frames of the guest and events on host sockets, is processed first in every
+        // other turn.
+        let mut worked = None;
+        for sockets in [*sockets_first, !*sockets_first] {
+            if sockets {
+                let events = self.handle_sockets(events, begin);
+                worked = worked.or((events > 0).then_some(Side::Host));
+            } else {
+                let frames = self.receive_frames(pending, *stop_at, begin);
+                worked = (frames > 0).then_some(Side::Guest).or(worked);
+            }
+        }
+        *sockets_first = !*sockets_first;
+
+        if let Some(end) = self.handle_other_input(pending, &mut worked, begin)? {
+            return Ok(Turn::End(end));
+        }
+        self.send_output(pending, begin);
+        let more = self.engine.has_ready();
+
+        if let Some(reason) = pending.disconnected.take() {
+            if self.disconnect(reason, begin) == NextGuest::Never {
+                return Ok(Turn::End(LoopEnd::Link));
+            }
+            // Receiving frames also processes a command that the front-end wrote before it disconnected.
+            pending.frames = true;
+        }
+        self.log_failures(begin);
+        self.send_requests();
+
+        // A worker that captures runs on a link of another type, so that a worker that does not capture need not check
+        // for each frame whether to copy it.
+        if std::mem::take(&mut self.pending.capture) {
+            self.pending = *pending;
+            return Ok(Turn::End(LoopEnd::Capture));
+        }
+
+        // Sockets for the next flows are opened here, after all output of this turn was sent.
+        self.host.prepare();
+        self.link.retry_accept(self.host.epoll());
+        let wait = self.wait(pending, worked, more, begin);
+        *stop_at = if worked.is_some() && wait == Wait::No {
+            StopAt::Empty
+        } else {
+            StopAt::Request
+        };
+        let timeout = match wait {
+            Wait::No => {
+                self.publish_awake(begin);
+                Some(Duration::ZERO)
+            }
+            Wait::Sleep => {
+                let timeout = self.sleep_timeout(pending, begin);
+                self.publish(begin);
+                timeout
+            }
+        };
+        if let Some(doorbell) = &mut self.doorbell {
+            doorbell.notify();
+        }
+        Ok(Turn::Wait(timeout))
     }
 
     /// Detaches the guest and closes its flows. If no other guest can connect, the flows are kept, because the loop ends.
