@@ -115,6 +115,31 @@ pub fn open(name: &str, requested: TapOffload, queues: u8) -> io::Result<Tap> {
     })
 }
 
+/// Sets the offloads of a tap's queue that another program has attached, and returns those that apply: the requested ones that
+/// the kernel supports if the queue has `IFF_VNET_HDR`, and none otherwise.
+///
+/// # Errors
+/// `InvalidInput`: the queue is not attached to an interface, or not with `IFF_TAP | IFF_NO_PI`. Otherwise the error of ioctl(2).
+pub fn adopt(queue: BorrowedFd<'_>, requested: TapOffload) -> io::Result<TapOffload> {
+    let wrong = |text| io::Error::new(io::ErrorKind::InvalidInput, text);
+    let flags = flags_of(queue).map_err(|_| wrong("the descriptor is not a queue of a tap"))?;
+    let needed = libc::IFF_TAP | libc::IFF_NO_PI;
+    if flags & needed != needed {
+        return Err(wrong("the queue has not the flags IFF_TAP and IFF_NO_PI"));
+    }
+    if flags & libc::IFF_VNET_HDR == 0 {
+        return set_offload(queue, TapOffload::NONE);
+    }
+    let vnet_hdr = true;
+    negotiate(
+        queue,
+        TapOffload {
+            vnet_hdr,
+            ..requested
+        },
+    )
+}
+
 /// Checks that `/dev/net/tun` can be opened.
 ///
 /// # Errors
@@ -167,6 +192,17 @@ fn features(fd: BorrowedFd<'_>) -> io::Result<libc::c_uint> {
     // SAFETY: TUNGETFEATURES writes one unsigned int, which `features` is.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETFEATURES, &raw mut features) })?;
     Ok(features)
+}
+
+/// Returns the flags with which a queue is attached to its interface (ioctl TUNGETIFF).
+fn flags_of(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
+    // SAFETY: `ifreq` is plain C data for which all-zero bytes are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // SAFETY: TUNGETIFF writes one `ifreq`, which `request` is, live and exclusively borrowed.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETIFF, &raw mut request) })?;
+    // SAFETY: the union consists of integers and arrays of them, and the call has written this member.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    Ok(u16::from_ne_bytes(flags.to_ne_bytes()).into())
 }
 
 /// Attaches a queue to the tap `name` (ioctl TUNSETIFF) and returns the name that the kernel has chosen.
