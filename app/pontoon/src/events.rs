@@ -1,4 +1,5 @@
-//! Events of flows for a function of the VMM: a thread reads them, numbers them and calls the function.
+//! Events of flows for a function of the program: a thread, or the program's own in a network without a thread, reads them,
+//! numbers them and calls the function.
 //!
 //! A worker writes its events to bounded memory and never waits (`io/worker/src/events.rs`). While the function does not
 //! return, events wait there; those for which there is no room are lost, and a record names their numbers.
@@ -6,6 +7,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -14,6 +16,8 @@ use pontoon_engine::egress::EgressRule;
 use pontoon_worker::events::recorder::{OMITTED_PAUSE, Record, Recorder};
 use pontoon_worker::events::{EventReader, EventRings, EventSetup};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::Event;
 
 /// Time between two looks for events while there are some.
 const PAUSE: Timespec = Timespec {
@@ -27,70 +31,60 @@ const BATCH: usize = 4096;
 /// Limit on the sets of rules whose texts wait for the thread.
 const MOST_RULE_SETS: usize = 4;
 
-/// Function that receives the records of a network's flows.
-pub struct FlowEventCallback(Box<dyn FnMut(&Record<'_>) + Send>);
-
-impl FlowEventCallback {
-    /// Wraps a function. It is called in a thread of its own, once for each record, in the order of their numbers: the first
-    /// record is `start`, the last one `end`.
-    #[must_use]
-    pub fn new(function: impl FnMut(&Record<'_>) + Send + 'static) -> Self {
-        Self(Box::new(function))
-    }
-}
-
-impl fmt::Debug for FlowEventCallback {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FlowEventCallback").finish_non_exhaustive()
-    }
-}
+/// Function of the program that receives the records of a network's flows.
+pub(crate) type EventFunction = Box<dyn FnMut(&Event<'_>) + Send>;
 
 /// Texts of sets of egress rules, with their generations.
 type RuleTexts = Arc<Mutex<Vec<(u64, Vec<String>)>>>;
-
-/// Thread that reads the events of an engine. It ends when this value is dropped, after it has passed all records to the
-/// function. The engine must have ended then.
-#[derive(Debug)]
-pub(crate) struct EventThread {
-    stop: OwnedFd,
-    rules: RuleTexts,
-    thread: Option<JoinHandle<()>>,
-}
 
 /// Memory for the events of networks that have ended, with the numbers of workers and flows that it is for. It is used for the
 /// next such network, because it is never unmapped.
 static SPARE: Mutex<Vec<(u8, u32, EventRings)>> = Mutex::new(Vec::new());
 
-impl EventThread {
-    /// Starts the thread. Returns the memory and the eventfd for the engine, which has at most `flows` flows.
-    pub(crate) fn start(
-        callback: FlowEventCallback,
-        workers: u8,
-        flows: u32,
-    ) -> io::Result<(Self, EventSetup)> {
-        let setup = open(workers, flows)?;
-        let engine = setup.try_clone()?;
-        let reader = EventReader::new(setup);
-        reader.set_used(true);
+/// Reader of the events of an engine. Before it is dropped, the engine must have ended and [`Self::finish`] have been called.
+#[derive(Debug)]
+pub(crate) struct Events {
+    rules: RuleTexts,
+    runner: Runner,
+}
+
+#[derive(Debug)]
+enum Runner {
+    /// A thread reads the events, until `stop` is readable.
+    Thread {
+        stop: OwnedFd,
+        thread: Option<JoinHandle<bool>>,
+    },
+    /// The program's thread reads them.
+    Polled(Box<Reader>),
+}
+
+impl Events {
+    /// Starts a thread that reads the events. Returns the memory and the eventfd for the engine, which has at most `flows`
+    /// flows.
+    pub(crate) fn start(function: EventFunction, workers: u8, flows: u32) -> io::Result<(Self, EventSetup)> {
+        let (mut reader, engine) = Reader::new(function, workers, flows)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let stopped = stop.try_clone()?;
-        let rules = RuleTexts::default();
-        let mut run = ReaderThread {
-            reader,
-            recorder: Recorder::new(flows),
-            rules: Arc::clone(&rules),
-            function: callback.0,
-        };
-        let rings = engine.rings;
+        let rules = Arc::clone(&reader.rules);
         let thread = thread::Builder::new()
             .name("pontoon-events".to_owned())
             .spawn(move || {
-                run.serve(&stopped);
-                run.finish();
-                lock(&SPARE).push((workers, flows, rings));
+                reader.serve(&stopped);
+                reader.finish()
             })?;
         let thread = Some(thread);
-        Ok((Self { stop, rules, thread }, engine))
+        let runner = Runner::Thread { stop, thread };
+        Ok((Self { rules, runner }, engine))
+    }
+
+    /// Returns a reader without a thread, whose events [`Self::dispatch`] passes on.
+    pub(crate) fn polled(function: EventFunction, workers: u8, flows: u32) -> io::Result<(Self, EventSetup)> {
+        let (mut reader, engine) = Reader::new(function, workers, flows)?;
+        reader.begin();
+        let rules = Arc::clone(&reader.rules);
+        let runner = Runner::Polled(Box::new(reader));
+        Ok((Self { rules, runner }, engine))
     }
 
     /// Adds the texts of the egress rules of a generation, before the engine decides by them.
@@ -101,14 +95,25 @@ impl EventThread {
         }
         sets.push((generation, rules.map(ToString::to_string).collect()));
     }
-}
 
-impl Drop for EventThread {
-    fn drop(&mut self) {
-        // A write fails only if the count is at its maximum; then the descriptor is readable.
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
-        // The function may have panicked; the thread has ended then.
-        let _ = self.thread.take().map(JoinHandle::join);
+    /// Passes the events to the function, if no thread does so.
+    pub(crate) fn dispatch(&mut self) {
+        if let Runner::Polled(reader) = &mut self.runner {
+            reader.read();
+        }
+    }
+
+    /// Passes the rest of the events to the function, after the engine has ended. Returns false if the function has panicked.
+    pub(crate) fn finish(self) -> bool {
+        match self.runner {
+            Runner::Polled(mut reader) => reader.finish(),
+            Runner::Thread { stop, mut thread } => {
+                // A write fails only if the count is at its maximum; then the descriptor is readable.
+                let _ = rustix::io::write(&stop, &1_u64.to_ne_bytes());
+                let joined = thread.take().map(JoinHandle::join);
+                matches!(joined, Some(Ok(true)))
+            }
+        }
     }
 }
 
@@ -126,38 +131,71 @@ fn open(workers: u8, flows: u32) -> io::Result<EventSetup> {
     Ok(setup)
 }
 
-/// State of the thread.
-struct ReaderThread {
+/// State of the reading of events.
+struct Reader {
     reader: EventReader,
     recorder: Recorder,
     rules: RuleTexts,
-    function: Box<dyn FnMut(&Record<'_>) + Send>,
+    target: Target,
+    next_omitted: Instant,
+    /// The memory, to be used by a later network.
+    spare: Option<(u8, u32, EventRings)>,
 }
 
-impl ReaderThread {
+/// Function of the program, which is not called any more after it has panicked.
+struct Target {
+    function: EventFunction,
+    has_panicked: bool,
+}
+
+impl Target {
+    fn call(&mut self, record: &Record<'_>) {
+        if self.has_panicked {
+            return;
+        }
+        let event = Event::of(record);
+        // The function is not called again after a panic, so that its state does not matter.
+        let called = catch_unwind(AssertUnwindSafe(|| (self.function)(&event)));
+        self.has_panicked = called.is_err();
+    }
+}
+
+impl Reader {
+    fn new(function: EventFunction, workers: u8, flows: u32) -> io::Result<(Self, EventSetup)> {
+        let setup = open(workers, flows)?;
+        let engine = setup.try_clone()?;
+        let reader = EventReader::new(setup);
+        reader.set_used(true);
+        let reader = Self {
+            reader,
+            recorder: Recorder::new(flows),
+            rules: RuleTexts::default(),
+            target: Target {
+                function,
+                has_panicked: false,
+            },
+            next_omitted: Instant::now(),
+            spare: Some((workers, flows, engine.rings)),
+        };
+        Ok((reader, engine))
+    }
+
+    /// Passes the first record to the function.
+    fn begin(&mut self) {
+        self.target.call(&self.recorder.start());
+    }
+
     /// Reads events until `stop` is readable.
     fn serve(&mut self, stop: &OwnedFd) {
-        (self.function)(&self.recorder.start());
-        let mut next_omitted = Instant::now();
+        self.begin();
         loop {
-            self.follow();
             let before = self.recorder.next_number();
-            let Self {
-                reader,
-                recorder,
-                function,
-                ..
-            } = self;
-            let more = reader.read(BATCH, |found| function(&recorder.take(&found)));
-            if next_omitted <= Instant::now() && reader.has_omitted() {
-                next_omitted = Instant::now() + OMITTED_PAUSE;
-                recorder.take_omitted(reader, |record| function(record));
-            }
-            let is_idle = before == recorder.next_number() && !more;
+            let more = self.read();
+            let is_idle = before == self.recorder.next_number() && !more;
             let stopped = match more {
                 true => is_ready(&[stop.as_fd()], Some(Timespec::default())),
-                false if is_idle && reader.wait() => {
-                    let _ = is_ready(&[stop.as_fd(), reader.doorbell()], None);
+                false if is_idle && self.reader.wait() => {
+                    let _ = is_ready(&[stop.as_fd(), self.reader.doorbell()], None);
                     is_ready(&[stop.as_fd()], Some(Timespec::default()))
                 }
                 false => is_ready(&[stop.as_fd()], Some(PAUSE)),
@@ -168,20 +206,41 @@ impl ReaderThread {
         }
     }
 
-    /// Reads the events that the engine has left, and clears the memory.
-    fn finish(&mut self) {
+    /// Reads some events. Returns true if there are more.
+    fn read(&mut self) -> bool {
         self.follow();
         let Self {
             reader,
             recorder,
-            function,
+            target,
             ..
         } = self;
-        reader.finish(|found| function(&recorder.take(&found)));
-        recorder.take_omitted(reader, |record| function(record));
-        recorder.end_flows(|record| function(&record));
-        function(&recorder.end());
+        let more = reader.read(BATCH, |found| target.call(&recorder.take(&found)));
+        if self.next_omitted <= Instant::now() && reader.has_omitted() {
+            self.next_omitted = Instant::now() + OMITTED_PAUSE;
+            recorder.take_omitted(reader, |record| target.call(record));
+        }
+        more
+    }
+
+    /// Reads the events that the engine has left, and clears the memory. Returns false if the function has panicked.
+    fn finish(&mut self) -> bool {
+        self.follow();
+        let Self {
+            reader,
+            recorder,
+            target,
+            ..
+        } = self;
+        reader.finish(|found| target.call(&recorder.take(&found)));
+        recorder.take_omitted(reader, |record| target.call(record));
+        recorder.end_flows(|record| target.call(&record));
+        target.call(&recorder.end());
         reader.set_used(false);
+        if let Some(spare) = self.spare.take() {
+            lock(&SPARE).push(spare);
+        }
+        !self.target.has_panicked
     }
 
     /// Reads the clocks, and the rules that were set since.
@@ -190,6 +249,14 @@ impl ReaderThread {
         for (generation, rules) in std::mem::take(&mut *lock(&self.rules)) {
             self.recorder.set_rules(generation, rules);
         }
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("recorder", &self.recorder)
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,147 +1,107 @@
-//! Pontoon inside a VMM: user-mode networking as a library.
+//! User-mode networking as a library: a guest gets a complete network of its own, without privileges.
 //!
-//! [`Network::start`] runs the engine in a thread of its own, and returns a virtio-net [`NetDevice`] for the VMM. The VMM
-//! implements the device's registers, behind MMIO or PCI. When the guest's driver has set the addresses of its queues, the
-//! VMM passes the queues to [`NetDevice::activate`], with the guest's memory and two eventfds for each queue: the *kick*,
-//! an ioeventfd by which the driver notifies the device, and the *call*, an irqfd by which the device interrupts the guest.
-//! From then on no frame passes through the VMM.
+//! The guest, for example a virtual machine, a unikernel or a network namespace, sends Ethernet frames. On the host, its
+//! connections are sockets of the program.
 //!
-//! The engine reads and writes frames in the guest's memory. It offers checksums, TSO and USO both ways, mergeable receive
-//! buffers, event indices and indirect descriptors. There is one pair of queues, and no control queue.
+//! # No sandbox
 //!
-//! [`Network::attach`] is for a guest behind a socket, as with `pontoon vm`.
+//! **The library runs in the program's process, and has the program's privileges.** The processes of the command `pontoon` are
+//! sandboxed: an attacker who gains control of the code that processes packets has neither files nor other processes there. In a
+//! program that uses this library, the attacker has what the program has. The guest is considered hostile from its first byte
+//! (`ARCHITECTURE.md` has the threat model), and the code that reads its frames and memory is in Rust and fuzzed; but a program
+//! that can choose starts the command instead, or drops its privileges itself before it starts a network. Beside that:
 //!
-//! # Safety of the host
+//! - An engine that fails is not restarted. The network ends with an error; a panic about one packet ends one flow.
+//! - The library does not raise the limit on descriptors, of which each flow has one.
+//! - The host's own addresses, which the guest may not reach, are read at the start and by [`Network::refresh_host`].
 //!
-//! The guest is hostile to the engine from its first byte: see the threat model in `ARCHITECTURE.md`. `pontoon`'s
-//! own processes are sandboxed as well, while a thread has the privileges of its process. This library neither drops privileges
-//! nor changes limits; a VMM does so itself, before or after [`Network::start`]. Each flow uses a descriptor:
-//! [`Config::max_flows`](pontoon_engine::Config) must leave enough of them.
+//! # Guests
 //!
-//! There is one signal handler, and only with [`Attachment::VhostUser`]: for SIGBUS, as files of a guest's memory may be
-//! truncated. Signals for other addresses are passed to the earlier handler. A VMM that installs its own handler afterwards has
-//! to call this one, which stays installed when the network has stopped.
+//! | guest | function |
+//! |---|---|
+//! | behind a Unix socket: a stream, or a message for each frame | [`Guest::stream`], [`Guest::packet`] |
+//! | a virtual machine with vhost-user | [`Guest::vhost_user`] |
+//! | a network namespace | [`Guest::tap`] |
+//! | a virtual machine of this program, by a virtio-net device | [`NetworkBuilder::device`] |
+//! | frames by function calls | [`NetworkBuilder::frames`] |
 //!
-//! The host's own addresses are refused to the guest as far as they are known: set them in
-//! [`NetworkOptions::owned`], and pass changes to [`Network::set_owned`].
+//! The guest gets its addresses by DHCP, DHCPv6 and router advertisements, or has those of [`Network::addresses`] configured.
 //!
 //! # Example
 //!
-//! The VMM's part, with a driver in the same process as guest, which sends an ARP request for the gateway's address and receives
-//! the reply.
+//! A guest with a packet socket, which sends an ARP request for its gateway and receives the reply. The guest may reach HTTPS
+//! servers of one domain only, and the program prints a record of each flow.
 //!
 //! ```
+//! use std::os::fd::OwnedFd;
 //! use std::time::Duration;
 //!
-//! use pontoon::{Network, NetworkOptions, QueueConfig};
-//! use pontoon_guest::{Interface, Map, Pacing, Platform, Process};
-//! use pontoon_ring::memory::VmMemory;
-//! use pontoon_ring::{Features, Layout};
-//! use rustix::event::{EventfdFlags, eventfd};
-//! use vm_memory::{GuestAddress, GuestMemoryMmap};
+//! use pontoon::{Guest, Network};
+//! use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 //!
-//! let (network, mut device) = Network::start(NetworkOptions::default())?;
+//! let (guest, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+//! let mut network = Network::builder()
+//!     .allow("*.example.org:443/tcp")?
+//!     .on_event(|event| println!("{}", event.json))
+//!     .attach(Guest::packet(ours)?)?;
+//! let own = network.addresses().ipv4.expect("IPv4 is on by default");
 //!
-//! // The guest's memory, and the queues of its driver in it. In a VMM, the guest does all of this, except for the eventfds,
-//! // which the VMM registers with KVM.
-//! let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 4 << 20)])?;
-//! let map = Map::<256>::new(0x1_0000, 1514);
-//! let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-//! let (connection, _open) = std::io::pipe()?;
-//! let process = Process {
-//!     kicks: [event()?, event()?],
-//!     calls: [event()?, event()?],
-//!     connection: connection.into(),
-//! };
-//! let queue = |number: usize, layout: Layout| std::io::Result::Ok(QueueConfig {
-//!     size: layout.size,
-//!     descriptors: layout.descriptors,
-//!     available: layout.available,
-//!     used: layout.used,
-//!     kick: process.kicks[number].try_clone()?,
-//!     call: process.calls[number].try_clone()?,
-//! });
-//! let queues = [queue(0, map.receive())?, queue(1, map.transmit())?];
-//! let features = Features { event_idx: true, indirect: false };
-//! let guest_memory = VmMemory::new(&memory);
-//! let mut guest = Interface::new(guest_memory, map, features, process, Pacing::Event)?;
-//!
-//! // The driver has set DRIVER_OK, after it had accepted VIRTIO_F_VERSION_1 and VIRTIO_F_EVENT_IDX.
-//! device.activate(&memory, 1 << 32 | 1 << 29, queues)?;
-//! guest.start();
-//!
-//! // An ARP request of 10.0.2.15 for 10.0.2.2.
-//! let mut request = [0; 42];
-//! request[..6].fill(0xff);
-//! request[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
-//! request[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
-//! request[22..28].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
-//! request[28..32].copy_from_slice(&[10, 0, 2, 15]);
-//! request[38..42].copy_from_slice(&[10, 0, 2, 2]);
-//! guest.write(&request)?;
-//! let deadline = guest.platform().now() + Duration::from_secs(10);
-//! assert!(guest.poll(Some(deadline))?.frame);
-//! let mut reply = [0; 1514];
-//! guest.read(&mut reply)?;
-//! assert_eq!(reply[20..22], [0, 2], "an ARP reply");
-//! assert_eq!(reply[28..32], [10, 0, 2, 2]);
-//!
-//! // The guest resets the device.
-//! device.reset();
-//! network.stop()?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
-//! # Decisions and events
-//!
-//! A decider of the VMM allows, denies or redirects each new flow that the configuration allows; see
-//! [`FlowDecider::new`]. A function of the VMM receives a numbered record of each event of a flow, as a value and
-//! as the line of JSON that `docs/events.md` describes; see [`FlowEventCallback::new`]. Neither delays a
-//! packet: a decider answers at once or later, and records wait in memory of limited size until the function has returned.
-//!
-//! ```
-//! use std::sync::mpsc;
-//!
-//! use pontoon::engine::decider::{Answer, DEADLINE, Decider, Denial, FlowRequest, Verdict};
-//! use pontoon::{Network, NetworkOptions};
-//!
-//! /// Denies mail.
-//! #[derive(Clone, Debug)]
-//! struct NoMail;
-//!
-//! impl Decider for NoMail {
-//!     fn decide(&mut self, request: &FlowRequest) -> Answer {
-//!         Answer::Now(match request.remote.port() {
-//!             25 => Verdict::Deny(Denial::Reset),
-//!             _ => Verdict::Allow,
-//!         })
+//! let mut request = vec![0xff; 6];
+//! request.extend([2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1]);
+//! request.extend(own.guest.octets());
+//! request.extend([0; 6]);
+//! request.extend(own.gateway.octets());
+//! send(&guest, &request, SendFlags::empty())?;
+//! let mut reply = [0; 2048];
+//! loop {
+//!     let (len, _) = recv(&guest, &mut reply[..], RecvFlags::empty())?;
+//!     if reply[12..14] == [8, 6] && len >= 42 {
+//!         break;
 //!     }
 //! }
-//!
-//! let (lines, received) = mpsc::channel();
-//! let options = NetworkOptions::default()
-//!     .with_decider(NoMail, DEADLINE)
-//!     .with_events(move |record| drop(lines.send(record.line.to_owned())));
-//! let (network, _device) = Network::start(options)?;
+//! assert_eq!(reply[28..32], own.gateway.octets());
 //! network.stop()?;
-//! let lines: Vec<String> = received.iter().collect();
-//! assert!(lines[0].contains(r#""n":1,"#) && lines[0].contains(r#""type":"start""#));
-//! assert!(lines[1].contains(r#""n":2,"#) && lines[1].contains(r#""type":"end""#));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! [`threads`] describes the threads of a network, functions of the program, and networks without a thread. [`NetDevice`] is
+//! used by the virtual machine in `examples/microvm`.
+//!
+//! # Stability
+//!
+//! The versions of this crate follow semantic versioning. [`GuestMemoryMmap`] is a type of the crate `vm-memory`, which is
+//! re-exported as [`vm_memory`].
+#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod decider;
+mod address;
+mod builder;
+mod decision;
+mod device;
+mod error;
+mod event;
 mod events;
+mod frames;
+mod guest;
+mod host;
 mod network;
-mod options;
+mod pacing;
+mod queue;
+mod stats;
+pub mod threads;
 
-pub use decider::FlowDecider;
-pub use events::FlowEventCallback;
-pub use network::{NetDevice, Network, Stats};
-pub use options::NetworkOptions;
-pub use pontoon_engine as engine;
+pub use address::{Addresses, LinkAddresses};
+pub use builder::NetworkBuilder;
+pub use decision::{DECISION_DEADLINE, DecisionToken, Denial, FlowRequest, Protocol, SLOW_DECISION, Verdict};
+pub use device::NetDevice;
+pub use error::{Error, ErrorKind};
+pub use event::{Event, EventKind};
+pub use frames::FramePort;
+pub use guest::Guest;
+pub use network::{Network, VerdictSender};
+pub use pacing::Pacing;
 pub use pontoon_vhost_user::{ActivateError, QueueConfig};
-pub use pontoon_worker::events::recorder::Record;
-pub use pontoon_worker::stats::Distribution;
-pub use pontoon_worker::{Attachment, FrontEndSocket, Outbound, Pacing, Source};
+pub use queue::{EventQueue, RequestQueue};
+pub use stats::{HistogramValues, Stats};
+pub use vm_memory;
+pub use vm_memory::GuestMemoryMmap;

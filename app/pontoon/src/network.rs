@@ -1,186 +1,158 @@
-//! Engine in a thread of the VMM's process, and requests to it.
+//! Handle of a network: requests to its engine, which runs in a thread or in calls of the program.
 
+use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use pontoon_engine::decider::{DecisionToken, Verdict};
 use pontoon_engine::egress::{EgressRule, RefusedFlows};
-use pontoon_link::vhost_user;
-use pontoon_sys::seqpacket;
-use pontoon_vhost_user::{ActivateError, QueueConfig};
-use pontoon_wire::Mac;
+use pontoon_host_network::publish::{Ports, Publish};
 use pontoon_worker::messages::{
-    DecisionVerdict, EngineChannel, Report, RulesUpdate, SupervisorChannel, Update, VerdictKind,
+    DecisionVerdict, PortError, PortUpdate, Report, RulesUpdate, SupervisorChannel, Update, VerdictKind,
 };
-use pontoon_worker::stats::{Distribution, Row, StatsTable};
-use pontoon_worker::{Attachment, EngineSetup, ledger, pacing};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::retry_on_intr;
-use vm_memory::GuestMemoryMmap;
+use pontoon_worker::stats::{Row, StatsTable};
+use pontoon_worker::{Dispatched, PolledEngine};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
-use crate::NetworkOptions;
-use crate::events::EventThread;
+use crate::decision::DeciderCounts;
+use crate::error::Context as _;
+use crate::events::Events;
+use crate::host::HostState;
+use crate::{Addresses, DecisionToken, Error, ErrorKind, EventQueue, NetworkBuilder, Stats, Verdict};
 
-/// VIRTIO_NET_F_MAC (virtio 1.2, section 5.1.3).
-const F_MAC: u64 = 1 << 5;
+/// Largest number of rules whose matches are counted: more than fit into a message to the engine.
+pub(crate) const MAX_RULES: usize = 8192;
 
-/// The largest number of rules whose matches [`Network::stats`] returns: more than fit into a message to the engine.
-const MAX_RULES: usize = 8192;
+/// Time for which a request waits for the engine. Only a decider that blocks delays the engine for so long.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Network of one guest: a running engine, which is stopped when this value is dropped.
+///
+/// The page [`threads`](crate::threads) describes the threads of a network, and which functions wait for them.
 #[derive(Debug)]
 pub struct Network {
-    /// Channel to the engine; `None` once the engine was stopped.
-    channel: Option<SupervisorChannel>,
-    thread: Option<JoinHandle<io::Result<()>>>,
-    /// Thread that reads the events, if a function receives them; it outlives the engine.
-    events: Option<EventThread>,
-    table: StatsTable,
+    pub(crate) channel: SupervisorChannel,
+    /// The engine; `None` once it was stopped or has ended.
+    pub(crate) runner: Option<Runner>,
+    pub(crate) events: Option<Events>,
+    /// Queue to which the events are passed, if any.
+    pub(crate) event_queue: Option<EventQueue>,
+    pub(crate) table: StatsTable,
     /// The generation of the egress rules, and their number.
-    generation: u64,
-    rules: usize,
+    pub(crate) generation: u64,
+    pub(crate) rules: usize,
+    pub(crate) counts: Option<Arc<DeciderCounts>>,
+    pub(crate) addresses: Addresses,
+    pub(crate) ports: Ports,
+    pub(crate) host: HostState,
+    /// Number of the last request for a confirmation.
+    pub(crate) round: u64,
 }
 
-/// The counters and gauges of an engine, summed over all workers. Each worker publishes its own before it sleeps, and every
-/// millisecond while it does not.
-#[derive(Clone, Debug)]
-pub struct Stats {
-    /// Open flows.
-    pub flows: u64,
-    /// Bytes of memory that hold data which the host has not accepted yet, or which arrived out of order.
-    pub pool_bytes: u64,
-    /// The number of packets for each egress rule, then for no allow rule, then for other resolvers. Zeros until the workers
-    /// have received the rules.
-    pub rules: Vec<u64>,
-    /// Measured values since the start.
-    pub histograms: Vec<Distribution>,
-    /// Counters since the start, by name.
-    pub counters: Vec<(&'static str, u64)>,
-}
-
-/// Part of a guest's virtio-net device that the engine implements: features, configuration space and queues. The VMM
-/// implements the registers. The value may outlive its network, and then serves no queue.
+/// Place of an engine.
 #[derive(Debug)]
-pub struct NetDevice {
-    control: vhost_user::Control,
-    mac: Mac,
-    mtu: u16,
+pub(crate) enum Runner {
+    Thread(JoinHandle<io::Result<()>>),
+    Polled(Box<PolledEngine>),
 }
+
+/// Sends verdicts about flows from any thread.
+pub struct VerdictSender(SupervisorChannel);
 
 impl Network {
-    /// Starts an engine for the guest of a VMM, and returns the device that serves the guest's queues.
-    ///
-    /// # Errors
-    /// No free descriptor, no memory or no thread; or a published socket has the wrong type.
-    pub fn start(options: NetworkOptions) -> io::Result<(Self, NetDevice)> {
-        let mtu = options.config.mtu;
-        let mac = options.config.guest_mac;
-        let (control, link) = vhost_user::in_process(mtu)?;
-        let network = Self::new(options, 1, |setup, supervisor| {
-            pontoon_worker::carry_in_process(setup, link, supervisor)
-        })?;
-        Ok((network, NetDevice { control, mac, mtu }))
+    /// Returns the default options of a network.
+    pub fn builder() -> NetworkBuilder {
+        NetworkBuilder::new()
     }
 
-    /// Starts an engine for the guest behind the socket of `attachment`.
-    ///
-    /// # Errors
-    /// Same as [`start`](Self::start).
-    pub fn attach(options: NetworkOptions, attachment: Attachment) -> io::Result<Self> {
-        let workers = attachment.workers();
-        Self::new(options, workers, |setup, supervisor| {
-            pontoon_worker::carry(setup, attachment, supervisor)
-        })
+    /// Returns the addresses of the guest's link.
+    #[must_use]
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
     }
 
-    fn new(
-        options: NetworkOptions,
-        workers: u8,
-        carry: impl FnOnce(EngineSetup, EngineChannel) -> io::Result<()> + Send + 'static,
-    ) -> io::Result<Self> {
-        // A worker reads from a published socket until it is empty; a blocking socket would block the worker until a client
-        // or a datagram arrives.
-        for socket in &options.published {
-            rustix::io::ioctl_fionbio(socket, true)?;
-        }
-        let (channel, supervisor) = seqpacket::pair()?;
-        let channel = SupervisorChannel::new(channel, 0)?;
-        let supervisor = EngineChannel::new(supervisor, 0)?;
-        let table = StatsTable::private(workers, MAX_RULES);
-        let rules = options.config.egress.rules().count();
-        let flows = options.config.max_flows;
-        let start = |callback| EventThread::start(callback, workers, flows);
-        let (events, event_setup) = options.events.map(start).transpose()?.unzip();
-        if let Some(events) = &events {
-            events.set_rules(1, options.config.egress.rules());
-        }
-        let setup = EngineSetup {
-            config: options.config,
-            owned: options.owned.into_iter().map(Into::into).collect(),
-            published: options.published,
-            raw_icmp: options.raw_icmp,
-            pacing: pacing::here(options.pacing, workers),
-            outbound: options.outbound,
-            // An engine that ends is not restarted, because its process is the VMM.
-            ledger: ledger::SharedLedger::none(),
-            stats: table.clone(),
-            events: event_setup,
-            rules_generation: 1,
-            decider: options.decider.map(|decider| decider.into_setup(workers)),
-            restarted: false,
-            // The VMM, not the engine, configures the log.
-            set_log_level: |_| {},
-        };
-        let thread = thread::Builder::new()
-            .name("pontoon".to_owned())
-            .spawn(move || carry(setup, supervisor))?;
-        let mut network = Self {
-            channel: Some(channel),
-            thread: Some(thread),
-            events,
-            table,
-            generation: 1,
-            rules,
-        };
-        match network.receive()? {
-            Report::Ready => Ok(network),
-            Report::Confirmed(_)
-            | Report::Flows(_)
-            | Report::Decide(_)
-            | Report::Captured(_)
-            | Report::Failed(_) => Err(io::ErrorKind::InvalidData.into()),
+    /// Processes what is pending, and does not wait. A network without a thread
+    /// ([`NetworkBuilder::without_thread`](crate::NetworkBuilder::without_thread)) processes packets in this call only, for up
+    /// to some milliseconds; it is to be called whenever the descriptor of the network ([`AsFd`]) is readable. For a network
+    /// with a thread, the call checks that the engine runs.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ended`]: the guest has disconnected, and no other can connect. [`ErrorKind::Host`]: the engine has failed,
+    /// for this reason.
+    pub fn dispatch(&mut self) -> Result<(), Error> {
+        match &mut self.runner {
+            None => Err(Error::ended()),
+            Some(Runner::Thread(thread)) if !thread.is_finished() => Ok(()),
+            Some(Runner::Thread(_)) => Err(self.end().err().unwrap_or_else(Error::ended)),
+            Some(Runner::Polled(engine)) => {
+                let dispatched = engine.dispatch();
+                if let Some(events) = &mut self.events {
+                    events.dispatch();
+                }
+                match dispatched {
+                    Ok(Dispatched::Runs) => Ok(()),
+                    Ok(Dispatched::Ended) => Err(Error::ended()),
+                    Err(error) => Err(error).context("the engine has failed"),
+                }
+            }
         }
     }
 
-    /// Replaces the resolvers of the DNS forwarder.
+    /// Publishes ports of the guest on the host: `specification` is a value of the option `--publish`, for example
+    /// `127.0.0.1:8080:80` or `5353:53/udp`. When the function returns, clients can connect.
     ///
     /// # Errors
-    /// The engine has ended. `InvalidInput`: there are too many for one message (64 KiB of text), or one of them has a flow
-    /// label; the resolvers are unchanged then.
-    pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) -> io::Result<()> {
-        self.send(&Update::Resolvers(resolvers))
+    /// [`ErrorKind::InvalidOption`]: the text is not a specification, or the guest cannot have the port. [`ErrorKind::Host`]: a
+    /// port is in use or not permitted. No port was published then. [`ErrorKind::Ended`].
+    pub fn publish(&mut self, specification: &str) -> Result<(), Error> {
+        let spec: Publish = specification.parse().map_err(Error::invalid)?;
+        self.change_ports(&[], &[spec])
     }
 
-    /// Replaces the list of the host's own addresses, which the guest may not reach.
+    /// Ends the publication of ports; those that are not published are ignored. Connections continue.
     ///
     /// # Errors
-    /// The engine has ended.
-    pub fn set_owned(&mut self, addresses: Vec<IpAddr>) -> io::Result<()> {
-        Update::owned(addresses.into_iter().map(Into::into).collect())
-            .iter()
-            .try_for_each(|update| self.send(update))
+    /// [`ErrorKind::InvalidOption`]: the text is not a specification. [`ErrorKind::Ended`].
+    pub fn unpublish(&mut self, specification: &str) -> Result<(), Error> {
+        let spec: Publish = specification.parse().map_err(Error::invalid)?;
+        self.change_ports(&[spec], &[])
     }
 
-    /// Replaces the egress rules. Flows that the rules deny are closed.
+    fn change_ports(&mut self, remove: &[Publish], add: &[Publish]) -> Result<(), Error> {
+        let changes = self.ports.change(remove, add);
+        let changes = changes.map_err(pontoon_process::Error::from)?;
+        self.send_ports(changes.port_updates)?;
+        let refused = self.confirm()?;
+        if let Some(refused) = refused {
+            let updates = self.ports.revert(&changes.undo);
+            self.send_ports(updates)?;
+            return Err(Error::new(ErrorKind::Host, refused));
+        }
+        Ok(())
+    }
+
+    fn send_ports(&mut self, updates: Vec<PortUpdate>) -> Result<(), Error> {
+        for some in updates.chunks(Update::MAX_PORT_UPDATES) {
+            self.send(&Update::Published(some.to_vec()))?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the egress rules, each of which is `allow TARGET` or `deny TARGET` with a value of the options `--allow` and
+    /// `--deny`. When the function returns, the rules apply to all packets, and flows that they deny are closed.
     ///
     /// # Errors
-    /// The engine has ended. `InvalidInput`: there are too many rules for one message (64 KiB of text), or one of them
-    /// differs from the rule that its text is parsed to, for example a rule with port 0, or with a network that has bits
-    /// behind its prefix; the rules are unchanged then.
-    pub fn set_rules(&mut self, rules: Vec<EgressRule>) -> io::Result<()> {
+    /// [`ErrorKind::InvalidOption`]: one of them is not a rule, or there are too many for one message (64 KiB of text); the
+    /// rules are unchanged then. [`ErrorKind::Ended`].
+    pub fn set_rules<S: AsRef<str>>(&mut self, rules: &[S]) -> Result<(), Error> {
+        let parsed: Result<Vec<EgressRule>, String> =
+            rules.iter().map(|rule| rule.as_ref().parse()).collect();
+        let rules = parsed.map_err(Error::invalid)?;
         let count = rules.len();
         let generation = self.generation + 1;
         let update = Update::Rules(RulesUpdate {
@@ -188,53 +160,88 @@ impl Network {
             rules,
             refused: RefusedFlows::Reset,
         });
-        check(&update)?;
+        if pontoon_ipc::encode(&update).is_err() {
+            return Err(Error::invalid("the rules are too long for one message"));
+        }
         if let (Some(events), Update::Rules(update)) = (&self.events, &update) {
             events.set_rules(generation, update.rules.iter());
         }
-        self.send_checked(&update)?;
+        self.send(&update)?;
         self.generation = generation;
         self.rules = count;
-        Ok(())
+        self.confirm().map(drop)
     }
 
-    /// Sends a verdict about a flow for which the decider has returned
-    /// [`Answer::Later`](pontoon_engine::decider::Answer::Later). It has no effect after the deadline.
+    /// Replaces the resolvers of the DNS forwarder. Those of the host are not followed any more.
     ///
     /// # Errors
-    /// The engine has ended. `InvalidInput`: [`Verdict::RedirectToStream`], whose socket
-    /// [`redirect_to_stream`](Self::redirect_to_stream) takes.
-    pub fn decide(&self, token: DecisionToken, verdict: Verdict) -> io::Result<()> {
-        let verdict = match verdict {
-            Verdict::Allow => VerdictKind::Allow,
-            Verdict::Deny(denial) => VerdictKind::Deny(denial),
-            Verdict::Redirect(to) => VerdictKind::Redirect(to),
-            Verdict::RedirectToStream => return Err(io::ErrorKind::InvalidInput.into()),
-        };
-        self.send_verdict(token, verdict)
+    /// [`ErrorKind::InvalidOption`]: there are too many for one message (64 KiB of text), or one of them has a flow label; the
+    /// resolvers are unchanged then. [`ErrorKind::Ended`].
+    pub fn set_resolvers(&mut self, resolvers: &[SocketAddr]) -> Result<(), Error> {
+        let update = Update::Resolvers(resolvers.to_vec());
+        if !is_decodable(&update) {
+            return Err(Error::invalid(
+                "the resolvers are too many for one message, or one has a flow label",
+            ));
+        }
+        self.host.asks_host = false;
+        self.send(&update)?;
+        self.confirm().map(drop)
     }
 
-    /// Sends a verdict like [`decide`](Self::decide): the TCP connection of the guest is carried by `stream`, a connected Unix
-    /// stream socket, which is set to non-blocking.
+    /// Reads the host's addresses and routes, and its resolvers if no others were set, and applies them. A program calls it
+    /// after a change, or in regular intervals: a guest may reach an address that the host has got since.
     ///
     /// # Errors
-    /// The engine has ended.
-    pub fn redirect_to_stream(&self, token: DecisionToken, stream: OwnedFd) -> io::Result<()> {
-        rustix::io::ioctl_fionbio(&stream, true)?;
-        self.send_verdict(token, VerdictKind::Stream(Arc::new(stream).into()))
+    /// [`ErrorKind::Host`]: they cannot be read. [`ErrorKind::Ended`].
+    pub fn refresh_host(&mut self) -> Result<(), Error> {
+        let updates = self.host.read()?;
+        self.ports.set_owned(&self.host.owned);
+        for update in &updates {
+            self.send(update)?;
+        }
+        self.confirm().map(drop)
     }
 
-    fn send_verdict(&self, DecisionToken(token): DecisionToken, verdict: VerdictKind) -> io::Result<()> {
-        self.send_checked(&Update::Verdicts(vec![DecisionVerdict { token, verdict }]))
-    }
-
-    /// Returns the engine's counters, summed over all workers.
+    /// Sends a verdict about a flow that a decider has left open. It has no effect after the deadline.
     ///
     /// # Errors
-    /// The engine has ended.
-    pub fn stats(&mut self) -> io::Result<Stats> {
-        if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-            return Err(self.end().err().unwrap_or(io::ErrorKind::BrokenPipe.into()));
+    /// [`ErrorKind::Ended`].
+    pub fn decide(&mut self, token: DecisionToken, verdict: Verdict) -> Result<(), Error> {
+        self.send(&verdict_update(token, verdict.into()))
+    }
+
+    /// Sends the verdict that the guest's TCP connection is carried by `stream`, a connected Unix stream socket, which is set to
+    /// non-blocking. It has no effect after the deadline.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Host`]: the descriptor is not a socket. [`ErrorKind::Ended`].
+    pub fn redirect_to_stream(&mut self, token: DecisionToken, stream: OwnedFd) -> Result<(), Error> {
+        let update = stream_update(token, stream)?;
+        self.send(&update)
+    }
+
+    /// Returns a sender of verdicts, for another thread.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Host`]: no free descriptor.
+    pub fn verdict_sender(&self) -> Result<VerdictSender, Error> {
+        let channel = self.channel.try_clone();
+        channel.map(VerdictSender).context("cannot open a channel")
+    }
+
+    /// Returns the statistics of the engine, which need no reply of it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ended`], or the reason for which the engine has failed.
+    pub fn stats(&mut self) -> Result<Stats, Error> {
+        if let Some(Runner::Thread(thread)) = &self.runner
+            && thread.is_finished()
+        {
+            return Err(self.end().err().unwrap_or_else(Error::ended));
+        }
+        if self.runner.is_none() {
+            return Err(Error::ended());
         }
         let mut total = Row::default();
         let mut rules = vec![0_u64; self.rules + 2];
@@ -245,123 +252,218 @@ impl Network {
                 *sum = sum.saturating_add(hits);
             }
         }
-        let gauges = total.gauges();
-        let process = total.process();
+        let (gauges, process) = (total.gauges(), total.process());
+        let other_resolvers = rules.pop().unwrap_or(0);
+        let unlisted = rules.pop().unwrap_or(0);
+        let count = |of: fn(&DeciderCounts) -> u64| self.counts.as_deref().map_or(0, of);
         Ok(Stats {
             flows: gauges.flows,
             pool_bytes: gauges.pool_bytes,
             rules,
-            histograms: total.histograms().collect(),
+            unlisted,
+            other_resolvers,
+            decider_panics: count(|counts| counts.panics.load(Ordering::Relaxed)),
+            slow_decisions: count(|counts| counts.slow.load(Ordering::Relaxed)),
+            histograms: total.histograms().map(Into::into).collect(),
             counters: total.counters().chain(process.iter()).collect(),
         })
     }
 
-    /// Stops the engine, which closes its flows. If a function receives the records of flows, it has received all of them when
-    /// this function returns.
+    /// Stops the engine, which closes its flows and published ports. All records of flows were passed to the function or the
+    /// queue for events when this function returns.
     ///
     /// # Errors
-    /// The engine had failed before, with this error.
-    pub fn stop(mut self) -> io::Result<()> {
+    /// The engine had failed before, for this reason. [`ErrorKind::Panicked`]: the function for events has panicked.
+    pub fn stop(mut self) -> Result<(), Error> {
         self.end()
     }
 
-    /// Checks an update, and sends it to the engine.
-    fn send(&self, update: &Update) -> io::Result<()> {
-        check(update)?;
-        self.send_checked(update)
+    /// Ends the engine, if it runs.
+    pub(crate) fn end(&mut self) -> Result<(), Error> {
+        // Copies of the channel may exist.
+        self.channel.shutdown();
+        let ended = match self.runner.take() {
+            Some(Runner::Thread(thread)) => {
+                let panicked = |_| Err(io::Error::other("the engine panicked"));
+                let ended = thread.join().unwrap_or_else(panicked);
+                ended.context("the engine has failed")
+            }
+            Some(Runner::Polled(engine)) => {
+                drop(engine);
+                Ok(())
+            }
+            None => Ok(()),
+        };
+        if let Some(queue) = self.event_queue.take() {
+            queue.0.remove_limit();
+        }
+        let kept = self.events.take().is_none_or(Events::finish);
+        match (ended, kept) {
+            (Ok(()), false) => Err(Error::new(
+                ErrorKind::Panicked,
+                "the function for events has panicked",
+            )),
+            (ended, _) => ended,
+        }
     }
 
-    fn send_checked(&self, update: &Update) -> io::Result<()> {
-        let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
+    /// Sends an update to the engine.
+    pub(crate) fn send(&mut self, update: &Update) -> Result<(), Error> {
+        let deadline = Instant::now() + PATIENCE;
         loop {
-            match channel.try_send(update) {
+            if self.runner.is_none() {
+                return Err(Error::ended());
+            }
+            match self.channel.try_send(update) {
+                Ok(()) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait(PollFlags::OUT)?;
+                    self.wait_for_engine(PollFlags::OUT, deadline)?;
                 }
-                result => return result,
+                Err(error) => return Err(self.failed(error)),
             }
         }
     }
 
-    /// Waits until the channel to the engine is ready, or until the deadline.
-    fn wait(&self, flags: PollFlags) -> io::Result<()> {
-        let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
-        retry_on_intr(|| poll(&mut [PollFd::new(channel, flags)], None))?;
-        Ok(())
-    }
-
-    /// Receives the next report of the engine. If the channel is closed, the engine has failed, and its error is returned.
-    fn receive(&mut self) -> io::Result<Report> {
-        self.wait(PollFlags::IN)?;
-        let channel = self.channel.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        match channel.receive()? {
-            Some(report) => Ok(report),
-            None => Err(self.end().err().unwrap_or(io::ErrorKind::BrokenPipe.into())),
+    /// Waits until all workers have applied the updates that were sent. Returns the reason if a worker could not take over a
+    /// published port.
+    fn confirm(&mut self) -> Result<Option<String>, Error> {
+        self.round += 1;
+        self.send(&Update::Confirm(self.round))?;
+        let deadline = Instant::now() + PATIENCE;
+        let mut missing = self.table.workers();
+        let mut refused = None;
+        while missing > 0 {
+            match self.channel.receive() {
+                Ok(Some(Report::Confirmed(confirmation))) if confirmation.round == self.round => {
+                    missing -= 1;
+                    let error = confirmation.port_errors.into_iter().next();
+                    let text =
+                        |error: PortError| format!("cannot publish {}: {}", error.port.host, error.why);
+                    refused = refused.or(error.map(text));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return Err(self.end().err().unwrap_or_else(Error::ended)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait_for_engine(PollFlags::IN, deadline)?;
+                }
+                Err(error) => return Err(self.failed(error)),
+            }
         }
+        Ok(refused)
     }
 
-    fn end(&mut self) -> io::Result<()> {
-        self.channel = None;
-        let panicked = |_| Err(io::Error::other("the engine panicked"));
-        let end = match self.thread.take() {
-            Some(thread) => thread.join().unwrap_or_else(panicked),
-            None => Ok(()),
-        };
-        // The last records are passed on.
-        self.events = None;
-        end
+    /// Waits until the channel is ready. A network without a thread processes packets meanwhile.
+    pub(crate) fn wait_for_engine(&mut self, flags: PollFlags, deadline: Instant) -> Result<(), Error> {
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        if timeout.is_zero() {
+            let text = "the engine does not process requests: a decider blocks it";
+            return Err(Error::new(ErrorKind::Host, text));
+        }
+        if let Some(Runner::Polled(_)) = self.runner {
+            return self.dispatch();
+        }
+        let waited = wait(self.channel.as_fd(), flags, Some(timeout));
+        waited.map(drop).context("cannot wait for the engine")
+    }
+
+    /// Returns the error of the engine, if it has ended, or else that of the channel to it.
+    fn failed(&mut self, error: io::Error) -> Error {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                self.end().err().unwrap_or_else(Error::ended)
+            }
+            _ => match Err::<(), _>(error).context("cannot send a request to the engine") {
+                Err(error) => error,
+                Ok(()) => Error::ended(),
+            },
+        }
     }
 }
 
+fn verdict_update(DecisionToken(token): DecisionToken, verdict: VerdictKind) -> Update {
+    Update::Verdicts(vec![DecisionVerdict { token, verdict }])
+}
+
 /// Decodes an update as the engine does, which does not report that it could not decode one.
-fn check(update: &Update) -> io::Result<()> {
-    let decoded = pontoon_ipc::decode(&pontoon_ipc::encode(update)?, Vec::new());
-    match decoded.is_ok_and(|decoded: Update| decoded == *update) {
-        true => Ok(()),
-        false => Err(io::ErrorKind::InvalidInput.into()),
+fn is_decodable(update: &Update) -> bool {
+    let decoded = pontoon_ipc::encode(update).and_then(|bytes| pontoon_ipc::decode(&bytes, Vec::new()));
+    decoded.is_ok_and(|decoded: Update| decoded == *update)
+}
+
+fn stream_update(token: DecisionToken, stream: OwnedFd) -> Result<Update, Error> {
+    rustix::io::ioctl_fionbio(&stream, true).context("cannot use the stream")?;
+    Ok(verdict_update(
+        token,
+        VerdictKind::Stream(Arc::new(stream).into()),
+    ))
+}
+
+impl VerdictSender {
+    /// Sends a verdict, see [`Network::decide`]. The function does not wait.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ended`]: the network has ended. [`ErrorKind::Host`]: the engine has not processed earlier ones yet.
+    pub fn decide(&self, token: DecisionToken, verdict: Verdict) -> Result<(), Error> {
+        self.send(&verdict_update(token, verdict.into()))
+    }
+
+    /// Sends the verdict that a stream carries a connection, see [`Network::redirect_to_stream`]. The function does not wait.
+    ///
+    /// # Errors
+    /// Those of [`Self::decide`]; [`ErrorKind::Host`]: the descriptor is not a socket.
+    pub fn redirect_to_stream(&self, token: DecisionToken, stream: OwnedFd) -> Result<(), Error> {
+        self.send(&stream_update(token, stream)?)
+    }
+
+    fn send(&self, update: &Update) -> Result<(), Error> {
+        match self.0.try_send(update) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Error::ended()),
+            sent => sent.context("cannot send a verdict to the engine"),
+        }
+    }
+}
+
+impl fmt::Debug for VerdictSender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VerdictSender").finish_non_exhaustive()
+    }
+}
+
+/// The descriptor to poll for reading: when it is readable, [`Network::dispatch`] is to be called. It is the same for the
+/// lifetime of the network.
+impl AsFd for Network {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.runner {
+            Some(Runner::Polled(engine)) => engine.as_fd(),
+            // The channel is readable when the engine has ended.
+            Some(Runner::Thread(_)) | None => self.channel.as_fd(),
+        }
     }
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // The error is ignored here; `stop` returns it.
+        // `stop` returns the error.
         let _ = self.end();
     }
 }
 
-impl NetDevice {
-    /// Returns the features to offer to the driver (virtio 1.2, sections 5.1.3 and 6).
-    #[must_use]
-    pub fn features(&self) -> u64 {
-        self.control.features() | F_MAC
-    }
-
-    /// Returns the device's configuration space (virtio 1.2, section 5.1.4): the guest's Ethernet address, and its MTU.
-    #[must_use]
-    pub fn config(&self) -> [u8; 12] {
-        let mut space = [0; 12];
-        space[..6].copy_from_slice(&self.mac.0);
-        space[10..].copy_from_slice(&self.mtu.to_le_bytes());
-        space
-    }
-
-    /// Serves `queues`, the receive queue and the transmit queue, after the driver has set DRIVER_OK and accepted
-    /// `features`. Queues of an earlier activation are released first.
-    ///
-    /// # Errors
-    /// Features were not offered, or a queue is not in the guest's memory. No queue is served then.
-    pub fn activate(
-        &mut self,
-        memory: &GuestMemoryMmap,
-        features: u64,
-        queues: [QueueConfig; 2],
-    ) -> Result<(), ActivateError> {
-        self.control.activate(memory, features & !F_MAC, queues)
-    }
-
-    /// Releases the queues and closes the guest's flows, after the driver has reset the device. When this function returns,
-    /// the guest's memory is no longer accessed.
-    pub fn reset(&mut self) {
-        self.control.reset();
+/// Waits until a descriptor is ready, or for `timeout`. Returns false at the timeout, and after a signal.
+pub(crate) fn wait(
+    descriptor: BorrowedFd<'_>,
+    flags: PollFlags,
+    timeout: Option<Duration>,
+) -> io::Result<bool> {
+    let timeout = timeout.map(|timeout| Timespec {
+        tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
+    match poll(
+        &mut [PollFd::from_borrowed_fd(descriptor, flags)],
+        timeout.as_ref(),
+    ) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }

@@ -10,9 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use pontoon::engine::decider::{Answer, Decider, DecisionToken, Denial, FlowRequest, Verdict};
-use pontoon::engine::flow_events::FlowEventKind;
-use pontoon::{Attachment, Network, NetworkOptions, Pacing, Source};
+use pontoon::{
+    DecisionToken, Denial, ErrorKind, EventKind, FlowRequest, Network, NetworkBuilder, Pacing, Verdict,
+};
 use pontoon_wire::checksum::Sum;
 use serde_json::Value;
 
@@ -31,6 +31,12 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Time after which a test fails.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Returns options whose addresses do not depend on the host.
+fn options() -> NetworkBuilder {
+    let options = Network::builder().ipv4_subnet("10.0.2.0/24").unwrap();
+    options.decision_deadline(DEADLINE)
+}
+
 /// Guest behind a stream socket, and its network.
 struct Guest {
     link: UnixStream,
@@ -38,12 +44,11 @@ struct Guest {
 }
 
 impl Guest {
-    fn new(mut options: NetworkOptions) -> Self {
+    fn new(options: NetworkBuilder) -> Self {
         let (link, ours) = UnixStream::pair().unwrap();
         link.set_read_timeout(Some(PATIENCE)).unwrap();
-        options.pacing = Pacing::Event;
-        let ours = Attachment::Stream(Source::Connected(OwnedFd::from(ours)));
-        let network = Network::attach(options, ours).unwrap();
+        let ours = pontoon::Guest::stream(OwnedFd::from(ours)).unwrap();
+        let network = options.pacing(Pacing::Event).attach(ours).unwrap();
         Self { link, network }
     }
 
@@ -81,49 +86,40 @@ fn syn(from: u16, port: u16) -> Vec<u8> {
     let sum = Sum::new().add(&ip).finish();
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     let mut frame = vec![0, 0, 0, 54];
-    frame.extend(pontoon::engine::config::OUR_MAC.0);
+    frame.extend(pontoon_engine::config::OUR_MAC.0);
     frame.extend([2, 0, 0, 0, 0, 1, 8, 0]);
     frame.extend(ip);
     frame.extend(tcp);
     frame
 }
 
-/// Decider that denies port 1, redirects port 2, and answers later about others.
-#[derive(Clone, Debug)]
-struct ByPort {
-    to: SocketAddr,
-    later: mpsc::Sender<FlowRequest>,
-}
-
-impl Decider for ByPort {
-    fn decide(&mut self, request: &FlowRequest) -> Answer {
-        match request.remote.port() {
-            1 => Answer::Now(Verdict::Deny(Denial::Reset)),
-            2 => Answer::Now(Verdict::Redirect(self.to)),
-            _ => {
-                self.later.send(request.clone()).unwrap();
-                Answer::Later
-            }
+/// Returns options with a decider that denies port 1, redirects port 2, and decides later about others.
+fn by_port(to: SocketAddr, later: mpsc::Sender<FlowRequest>) -> NetworkBuilder {
+    options().decide_by(move |request| match request.remote.port() {
+        1 => Some(Verdict::Deny(Denial::Reset)),
+        2 => Some(Verdict::Redirect(to)),
+        _ => {
+            later.send(request.clone()).unwrap();
+            None
         }
-    }
+    })
 }
 
 /// Records that a callback has received.
 type Records = Arc<Mutex<Vec<Value>>>;
 
 /// Returns options with a receiver of events, which calls `wait` before it takes a record, and the records.
-fn recording(options: NetworkOptions, wait: impl Fn() + Send + 'static) -> (NetworkOptions, Records) {
+fn recording(options: NetworkBuilder, wait: impl Fn() + Send + 'static) -> (NetworkBuilder, Records) {
     let records = Records::default();
     let received = Arc::clone(&records);
-    let options = options.with_events(move |record| {
+    let options = options.on_event(move |event| {
         wait();
-        let value: Value = serde_json::from_str(record.line).unwrap();
-        assert_eq!(value["type"], record.kind);
-        if let Some(event) = record.event {
-            assert_eq!(event.ends.guest.to_string(), value["guest"].as_str().unwrap());
-            let is_closed = matches!(event.kind, FlowEventKind::Closed { .. });
-            assert_eq!(is_closed, record.kind == "closed");
+        let value: Value = serde_json::from_str(event.json).unwrap();
+        assert_eq!(value["type"], event.kind.name());
+        if let Some(guest) = event.guest {
+            assert_eq!(guest.to_string(), value["guest"].as_str().unwrap());
         }
+        assert_eq!(event.bytes.is_some(), event.kind == EventKind::Closed);
         received.lock().unwrap().push(value);
     });
     (options, records)
@@ -154,8 +150,7 @@ fn decider_decides_at_once_and_later_and_each_flow_has_records() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let to = listener.local_addr().unwrap();
     let (later, requests) = mpsc::channel();
-    let options = NetworkOptions::default().with_decider(ByPort { to, later }, DEADLINE);
-    let (options, records) = recording(options, || ());
+    let (options, records) = recording(by_port(to, later), || ());
     let mut guest = Guest::new(options);
 
     guest.connect(1001, 1);
@@ -171,9 +166,7 @@ fn decider_decides_at_once_and_later_and_each_flow_has_records() {
     let request = asked(&mut guest, 1003, 3);
     assert_eq!(request.guest, SocketAddr::from((GUEST, 1003)));
     assert_eq!(request.remote, SocketAddr::from((SERVER, 3)));
-    let wrong = guest.network.decide(request.token, Verdict::RedirectToStream);
-    assert_eq!(wrong.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
-    let unknown = DecisionToken(request.token.0 ^ 1);
+    let unknown = DecisionToken::from_number(request.token.number() ^ 1);
     guest.network.decide(unknown, Verdict::Allow).unwrap();
     guest
         .network
@@ -191,11 +184,14 @@ fn decider_decides_at_once_and_later_and_each_flow_has_records() {
 
     let request = asked(&mut guest, 1005, 5);
     let denial = Verdict::Deny(Denial::Reset);
-    guest.network.decide(request.token, denial).unwrap();
+    let verdicts = guest.network.verdict_sender().unwrap();
+    verdicts.decide(request.token, denial).unwrap();
     assert_eq!(guest.segment(), (1005, RST | ACK));
 
     let Guest { link, network } = guest;
     network.stop().unwrap();
+    let ended = verdicts.decide(request.token, denial).unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::Ended);
     drop(link);
     // The connection is closed with the engine.
     server.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -217,14 +213,9 @@ fn decider_decides_at_once_and_later_and_each_flow_has_records() {
     assert_eq!(records[3]["decision"], "redirect");
 }
 
-/// Decider that denies all flows.
-#[derive(Clone, Debug)]
-struct Silent;
-
-impl Decider for Silent {
-    fn decide(&mut self, _: &FlowRequest) -> Answer {
-        Answer::Now(Verdict::Deny(Denial::Drop))
-    }
+/// Returns options with a decider that denies all flows.
+fn silent() -> NetworkBuilder {
+    options().decide_by(|_| Some(Verdict::Deny(Denial::Drop)))
 }
 
 /// A function that does not return delays no packet. The refusals that have no record are counted by one.
@@ -232,10 +223,9 @@ impl Decider for Silent {
 fn refusals_without_records_are_counted() {
     /// More than have records.
     const FLOWS: u64 = 20_000;
-    let options = NetworkOptions::default().with_decider(Silent, DEADLINE);
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
     let passed = Arc::clone(&gate);
-    let (options, records) = recording(options, move || {
+    let (options, records) = recording(silent(), move || {
         let open = passed.0.lock().unwrap();
         drop(passed.1.wait_while(open, |open| !*open).unwrap());
     });
@@ -246,13 +236,7 @@ fn refusals_without_records_are_counted() {
     }
     // All segments are handled although no record was taken.
     let deadline = Instant::now() + PATIENCE;
-    while !guest
-        .network
-        .stats()
-        .unwrap()
-        .counters
-        .contains(&("decisions_denied", FLOWS))
-    {
+    while guest.network.stats().unwrap().counter("decisions_denied") != Some(FLOWS) {
         assert!(Instant::now() < deadline, "{:?}", guest.network.stats());
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -278,8 +262,7 @@ fn refusals_without_records_are_counted() {
 #[test]
 fn networks_one_after_the_other_have_records_of_their_own() {
     for _ in 0..3 {
-        let options = NetworkOptions::default().with_decider(Silent, DEADLINE);
-        let (options, records) = recording(options, || ());
+        let (options, records) = recording(silent(), || ());
         let mut guest = Guest::new(options);
         guest.connect(1001, 1);
         let deadline = Instant::now() + PATIENCE;
@@ -289,6 +272,124 @@ fn networks_one_after_the_other_have_records_of_their_own() {
         }
         guest.network.stop().unwrap();
         let records = std::mem::take(&mut *records.lock().unwrap());
+        assert_eq!(types(&records), ["start", "refused", "end"]);
+    }
+}
+
+/// Waits until `done` holds.
+#[track_caller]
+fn wait_until(mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn panic_of_a_decider_denies_its_flow_only() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let to = listener.local_addr().unwrap();
+    let mut guest = Guest::new(options().decide_by(move |request| {
+        assert_ne!(request.remote.port(), 1, "this panic is part of the test");
+        Some(Verdict::Redirect(to))
+    }));
+    for number in 0..3_u16 {
+        guest.connect(1001 + number, 1);
+        assert_eq!(guest.segment(), (1001 + number, RST | ACK));
+    }
+    guest.connect(1010, 2);
+    assert_eq!(guest.segment(), (1010, SYN | ACK));
+    wait_until(|| guest.network.stats().unwrap().decider_panics == 3);
+    guest.network.stop().unwrap();
+}
+
+/// While the decider sleeps, the worker processes nothing; afterwards everything continues.
+#[test]
+fn decider_that_blocks_is_counted() {
+    let mut guest = Guest::new(options().decide_by(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        Some(Verdict::Deny(Denial::Reset))
+    }));
+    for number in 0..3_u16 {
+        guest.connect(1001 + number, 1);
+        assert_eq!(guest.segment(), (1001 + number, RST | ACK));
+    }
+    wait_until(|| guest.network.stats().unwrap().slow_decisions == 3);
+    // A request waits for the decider.
+    guest.connect(1010, 1);
+    guest.network.set_rules(&["deny *"]).unwrap();
+    guest.network.stop().unwrap();
+}
+
+/// The verdict that a decider sends itself refers to a request that is not pending yet, and has no effect.
+#[test]
+fn decider_may_use_a_sender_of_verdicts() {
+    let sender = Arc::new(Mutex::new(None::<pontoon::VerdictSender>));
+    let own = Arc::clone(&sender);
+    let mut guest = Guest::new(options().decide_by(move |request| {
+        if let Some(sender) = &*own.lock().unwrap() {
+            sender.decide(request.token, Verdict::Allow).unwrap();
+        }
+        Some(Verdict::Deny(Denial::Reset))
+    }));
+    *sender.lock().unwrap() = Some(guest.network.verdict_sender().unwrap());
+    for number in 0..2000_u16 {
+        guest.connect(1001 + number, 1);
+        assert_eq!(guest.segment(), (1001 + number, RST | ACK));
+    }
+    guest.network.stop().unwrap();
+}
+
+#[test]
+fn function_for_events_is_not_called_again_after_a_panic() {
+    let calls = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&calls);
+    let mut guest = Guest::new(silent().on_event(move |event| {
+        *counted.lock().unwrap() += 1;
+        assert_eq!(event.kind, EventKind::Start, "this panic is part of the test");
+    }));
+    guest.connect(1001, 1);
+    guest.connect(1002, 1);
+    wait_until(|| guest.network.stats().unwrap().counter("decisions_denied") == Some(2));
+    let error = guest.network.stop().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Panicked);
+    assert_eq!(
+        *calls.lock().unwrap(),
+        2,
+        "one record without and one with a panic"
+    );
+}
+
+#[test]
+fn queues_carry_requests_and_events() {
+    for threadless in [false, true] {
+        let (mut options, requests) = options().decide_by_queue().unwrap();
+        if threadless {
+            options = options.without_thread();
+        }
+        let (options, events) = options.events_by_queue().unwrap();
+        let mut guest = Guest::new(options);
+        guest.connect(1001, 1);
+        let mut request = None;
+        wait_until(|| {
+            guest.network.dispatch().unwrap();
+            request = requests.next(Duration::from_millis(1));
+            request.is_some()
+        });
+        let request = request.unwrap();
+        assert_eq!(request.destination, Some(SocketAddr::from((SERVER, 1))));
+        guest
+            .network
+            .decide(request.token, Verdict::Deny(Denial::Reset))
+            .unwrap();
+        guest.network.dispatch().unwrap();
+        assert_eq!(guest.segment(), (1001, RST | ACK));
+        assert!(requests.try_next().is_none());
+        guest.network.stop().unwrap();
+        let records: Vec<Value> = std::iter::from_fn(|| events.try_next())
+            .map(|line| serde_json::from_str(&line).unwrap())
+            .collect();
         assert_eq!(types(&records), ["start", "refused", "end"]);
     }
 }

@@ -12,7 +12,7 @@ use kvm_bindings::{
     kvm_userspace_memory_region,
 };
 use kvm_ioctls::{IoEventAddress, Kvm, VcpuExit, VcpuFd, VmFd};
-use pontoon::{Attachment, Network, NetworkOptions, Pacing, Source};
+use pontoon::{Guest, Network, NetworkBuilder, Pacing};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -88,18 +88,17 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
         std::process::exit(1);
     });
 
-    let options = options(args.io);
+    let options = options(args.io)?;
     let signals = Arc::new(AtomicU64::new(0));
     let (network, mut devices) = match args.link() {
         Link::Calls => {
             let flags = SocketFlags::CLOEXEC;
             let (vmm_end, engine_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-            let link = Attachment::Packet(Source::Connected(engine_end));
-            let network = Network::attach(options, link)?;
+            let network = options.attach(Guest::packet(engine_end)?)?;
             (network, Devices::Calls(Calls::new(vmm_end, memory.clone())))
         }
         Link::Virtio => {
-            let (network, device) = Network::start(options)?;
+            let (network, device) = options.device()?;
             let event = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC);
             // The VMM waits for the call eventfd if it sends the interrupts itself.
             let (kicks, call) = ([event()?, event()?], EventFd::new(EFD_CLOEXEC)?);
@@ -113,19 +112,15 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     outcome
 }
 
-fn options(io: Io) -> NetworkOptions {
-    let mut options = NetworkOptions {
-        pacing: match io {
-            Io::Event => Pacing::Event,
-            Io::Hybrid => Pacing::Hybrid,
-            Io::Poll => Pacing::Poll,
-        },
-        ..NetworkOptions::default()
+fn options(io: Io) -> Result<NetworkBuilder> {
+    let pacing = match io {
+        Io::Event => Pacing::Event,
+        Io::Hybrid => Pacing::Hybrid,
+        Io::Poll => Pacing::Poll,
     };
     // The server listens on the host's loopback, which the guest reaches by the gateway's address.
-    let v4 = options.config.plan.v4.as_ref();
-    options.config.host_loopback = v4.map(|v4| v4.gateway.into()).into_iter().collect();
-    options
+    let options = Network::builder().pacing(pacing).host_loopback_at_gateway();
+    Ok(options.ipv4_subnet("10.0.2.0/24")?)
 }
 
 fn parameters(args: &Args, port: u16, khz: u32) -> BootParameters {
