@@ -47,6 +47,12 @@ const MOST_MESSAGES: usize = 32;
 /// Size of the buffer for a message. The kernel fills messages up to the size of the reader's buffer, at most 32 KiB.
 const BUFFER: usize = 32 << 10;
 
+impl Default for ListenerSet {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl ListenerSet {
     pub fn new() -> Self {
         Self {
@@ -166,7 +172,7 @@ impl ListenerReader {
                     next if next < QUERIES.len() => self.ask(next)?,
                     _ => {
                         self.query = None;
-                        return Ok(Some(std::mem::replace(&mut self.found, ListenerSet::new())));
+                        return Ok(Some(std::mem::take(&mut self.found)));
                     }
                 }
             }

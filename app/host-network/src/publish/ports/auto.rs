@@ -149,7 +149,7 @@ impl Ports {
     }
 }
 
-/// Returns the ports of `listeners` for which `is_wanted` returns true: the [`MOST_FOUND`] lowest ones of each
+/// Returns the ports of `listeners` for which `is_wanted` returns true: the 1,024 lowest ones of each
 /// protocol. Adds the number of the others to `counts`.
 pub fn limited(
     listeners: &ListenerSet,

@@ -106,7 +106,7 @@ impl Source {
 
     /// Returns the ports that the scan has found, without ephemeral UDP ports, which belong to clients.
     fn take(&mut self) -> ListenerSet {
-        let mut found = self.found.take().unwrap_or_else(ListenerSet::new);
+        let mut found = self.found.take().unwrap_or_default();
         for range in &self.ephemeral {
             found.remove(Protocol::Udp, *range);
         }
