@@ -160,13 +160,13 @@ impl Epoll {
         epoll::modify(&self.0, source, EventData::new_u64(token.0), flags())
     }
 
-    /// Waits for events, at most for `timeout` (without limit if `None`), with a resolution of nanoseconds
+    /// Waits for events, at most for the time `requested` (without limit if `None`), with a resolution of nanoseconds
     /// (epoll_pwait2(2)).
     ///
     /// # Errors
     /// Errors of epoll_pwait2(2) other than EINTR; after a signal `events` is empty.
-    pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
-        let timeout = timeout.map(|timeout| Timespec {
+    pub fn wait(&self, events: &mut Events, requested: Option<Duration>) -> io::Result<()> {
+        let timeout = requested.map(|timeout| Timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         });
@@ -180,6 +180,20 @@ impl Epoll {
                 Ok(())
             }
             Err(Errno::INTR) => Ok(()),
+            Err(Errno::NOSYS) => self.wait_milliseconds(events, requested),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits without epoll_pwait2(2).
+    #[cold]
+    fn wait_milliseconds(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+        let take = |flags, data| {
+            let flags = EventFlags::from_bits_retain(flags);
+            events.list.push((Token(data), readiness(flags)));
+        };
+        match pontoon_sys::epoll::wait::<EVENTS>(&self.0, timeout, take) {
+            Ok(()) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

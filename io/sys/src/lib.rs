@@ -9,6 +9,7 @@ pub mod bind;
 pub mod caps;
 pub mod cmsg;
 pub mod disabled;
+pub mod epoll;
 pub mod errqueue;
 pub mod filter;
 mod header;
