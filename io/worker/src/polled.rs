@@ -81,7 +81,7 @@ impl PolledEngine {
         Ok(engine)
     }
 
-    /// Executes turns of the worker until there is nothing to do, at most [`MOST_TURNS`].
+    /// Executes turns of the worker until there is nothing to do, at most 32.
     ///
     /// # Errors
     /// An error that ends the engine.
