@@ -414,8 +414,7 @@ impl NetworkBuilder {
         let mut ports = Ports::new(plan.clone());
         ports.set_owned(&host.owned);
         publish::check(&self.publish)?;
-        let opened = ports.change(&[], &self.publish);
-        opened.map_err(pontoon_process::Error::from)?;
+        ports.change(&[], &self.publish)?;
 
         let default = Config::new(plan);
         let config = Config {

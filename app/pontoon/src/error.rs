@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use pontoon_host_network::publish::PortRefusal;
+
 /// Failure of an operation, with its kind and one line of text.
 #[derive(Debug)]
 pub struct Error {
@@ -92,6 +94,16 @@ impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
                 source: Some(error),
             }
         })
+    }
+}
+
+impl From<PortRefusal> for Error {
+    fn from(refusal: PortRefusal) -> Self {
+        let kind = match refusal {
+            PortRefusal::Wrong(_) => ErrorKind::InvalidOption,
+            PortRefusal::InUse(_) | PortRefusal::Conflict(_) => ErrorKind::Host,
+        };
+        Self::new(kind, pontoon_process::Error::from(refusal).parts().0)
     }
 }
 

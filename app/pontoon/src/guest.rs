@@ -74,6 +74,20 @@ impl Guest {
         })
         .into())
     }
+
+    /// Opens a queue of the tap interface `name` in the calling thread's network namespace, with `IFF_VNET_HDR`, for
+    /// [`Self::tap`], also in another process. The interface is created if it does not exist, and is then deleted with the last
+    /// descriptor of the queue.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Host`](crate::ErrorKind::Host): `/dev/net/tun` cannot be opened, or the caller has no CAP_NET_ADMIN in the
+    /// namespace. [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption): no interface can have that name.
+    pub fn open_tap(name: &str) -> Result<OwnedFd, Error> {
+        let what = "cannot open the tap";
+        let disabled = Disabled::from_env().context(what)?;
+        let tap = tun::open(name, TapOffload::all_but(&disabled), 1).context(what)?;
+        tap.queues.into_iter().next().ok_or_else(|| Error::invalid(what))
+    }
 }
 
 /// Returns a socket that listens or is connected, if it has one of the types.

@@ -124,8 +124,7 @@ impl Network {
     }
 
     fn change_ports(&mut self, remove: &[Publish], add: &[Publish]) -> Result<(), Error> {
-        let changes = self.ports.change(remove, add);
-        let changes = changes.map_err(pontoon_process::Error::from)?;
+        let changes = self.ports.change(remove, add)?;
         self.send_ports(changes.port_updates)?;
         let refused = self.confirm()?;
         if let Some(refused) = refused {

@@ -27,17 +27,14 @@ pub(crate) fn run() {
     if let Err(error) = tun::probe() {
         return unit_test::skipped(NAME, &error.to_string());
     }
-    let without_header = TapOffload::NONE;
-    let with_header = TapOffload {
-        vnet_hdr: true,
-        ..TapOffload::NONE
-    };
-    for requested in [without_header, with_header] {
+    for offload in [false, true] {
         let queue = namespace.enter(|| {
-            let _ = ip("link del tap0");
-            let mut tap = tun::open("tap0", requested, 1)?;
+            let queue = match offload {
+                true => Guest::open_tap("tap0")?,
+                false => tun::open("tap0", TapOffload::NONE, 1)?.queues.remove(0),
+            };
             ip(SETUP)?;
-            Ok(tap.queues.remove(0))
+            Ok(queue)
         });
         let (world, builder) = World::new();
         let network = builder.attach(Guest::tap(queue.unwrap()).unwrap()).unwrap();
