@@ -1,7 +1,8 @@
 //! Tasks of the workspace. `setup` installs the programs that the tests need. `check` runs the quick tests (`rules`
 //! its checks of dependencies, words and references), and `test` all of them. `bench-ab` compares revisions, `kernel`
 //! downloads the kernel of the tests' virtual machines, `fuzz` and `simulate` run for a given time or number of
-//! seeds, `clients` runs other projects' programs with Pontoon instead of slirp4netns or pasta, and `dist` builds packages.
+//! seeds, `clients` runs other projects' programs with Pontoon instead of slirp4netns or pasta, `dist` builds packages, and
+//! `library` builds the library for C programs.
 //! `profiles` generates and compiles the profiles of Linux security modules, and `machines` runs end-to-end cases in virtual
 //! machines with other kernels.
 
@@ -17,6 +18,7 @@ mod dist;
 mod fuzz;
 mod kernel;
 mod layers;
+mod library;
 mod machines;
 mod packages;
 mod profiles;
@@ -47,14 +49,16 @@ fn main() -> ExitCode {
         Some("clients") => clients::run(&arguments[1..]),
         Some("corpus") => corpus::run(&arguments[1..]),
         Some("dist") => dist::run(&arguments[1..]),
+        Some("library") => library::run(&arguments[1..]),
         Some("simulate") => simulate::run(&arguments[1..]),
         _ => {
             eprintln!(
-                "usage: cargo xtask setup\n       cargo xtask check\n       cargo xtask rules\n       cargo xtask test\n       cargo xtask kernel\n       cargo xtask profiles\n       {}\n       {}\n       {}\n       {}\n       {}\n       {}\n       {}",
+                "usage: cargo xtask setup\n       cargo xtask check\n       cargo xtask rules\n       cargo xtask test\n       cargo xtask kernel\n       cargo xtask profiles\n       {}\n       {}\n       {}\n       {}\n       {}\n       {}\n       {}\n       {}",
                 bench_ab::USAGE,
                 clients::USAGE,
                 dist::USAGE,
                 fuzz::USAGE,
+                library::USAGE,
                 machines::USAGE,
                 corpus::USAGE,
                 simulate::USAGE

@@ -13,6 +13,7 @@ use crate::step;
 pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("bwrap", "bubblewrap"),
     ("busybox", "busybox-static"),
+    ("clang", "clang"),
     ("cpio", "cpio"),
     ("curl", "curl"),
     ("dhclient", "isc-dhcp-client"),
@@ -28,6 +29,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("ping", "iputils-ping"),
     ("python3", "python3"),
     ("pip3", "python3-pip"),
+    ("pkg-config", "pkg-config"),
     ("nft", "nftables"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("script", "bsdutils"),
@@ -42,6 +44,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("unshare", "util-linux"),
     ("update-ca-certificates", "ca-certificates"),
     ("useradd", "passwd"),
+    ("valgrind", "valgrind"),
     ("xz", "xz-utils"),
 ];
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{deny, fuzz, install, kernel, packages, rustup, step, target};
+use crate::{deny, fuzz, install, kernel, library, packages, rustup, step, target};
 
 /// The unprivileged user of the end-to-end tests.
 pub(crate) const USER: &str = "pontoon-test";
@@ -32,6 +32,7 @@ pub(crate) fn run() -> Result<()> {
         steps.push(("install cargo-fuzz", install("cargo-fuzz")));
     }
     steps.extend(deny::installation().map(|install| ("install cargo-deny", install)));
+    steps.extend(library::installation().map(|install| ("install cbindgen", install)));
     for (name, mut command) in steps {
         if !step::run(name, &mut command, INSTALL)? {
             bail!("{name}: failed");

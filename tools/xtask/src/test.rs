@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 
 use crate::setup::{self, USER};
-use crate::{asan, cargo, check, deny, kernel, packages, profiles, ring, step, target, workspace};
+use crate::{asan, cargo, check, deny, kernel, library, packages, profiles, ring, step, target, workspace};
 
 const BUILD: Duration = Duration::from_secs(15 * 60);
 const UNIT: Duration = Duration::from_secs(8 * 60);
@@ -68,6 +68,9 @@ pub(crate) fn run() -> Result<bool> {
     for (name, mut command) in profiles::steps()? {
         step(&mut tally, &name, &mut command, BUILD)?;
     }
+    eprintln!("--- header of the C library");
+    tally.failed += u32::from(!library::check()?);
+    step(&mut tally, "package the library", &mut library::package(), BUILD)?;
     let (steps, skipped) = deny::steps();
     for (name, mut command) in steps {
         step(&mut tally, name, &mut command, BUILD)?;

@@ -1,0 +1,3 @@
+module pontoon.example/network
+
+go 1.21
