@@ -30,6 +30,7 @@ pub(crate) const PAGES: &[Page] = pages![
     "docs/decider.md",
     "docs/decisions/0012-static-programs.md",
     "docs/doctor.md",
+    "docs/embed.md",
     "docs/events.md",
     "docs/kernels.md",
     "docs/operate.md",
