@@ -129,6 +129,7 @@ const ON_DEBIAN_12: &[&str] = &[
     "confinement.cgroups-read-only",
     "dns.tcp.v6",
     "dns.udp.v4",
+    "doctor.user-namespaces-of-root-only",
     "escapes.",
     "icmp.ping.v4",
     "lifecycle.attach-by-path",
