@@ -217,7 +217,7 @@ impl Programs {
         let pontoon = match pontoon {
             Some(path) => path,
             None => {
-                let mut build = cargo(&["build", "--release", "-p", "pontoon"]);
+                let mut build = cargo(&["build", "--release", "-p", "pontoon-cli"]);
                 ensure!(step::run("build the program", &mut build, BUILD)?, "no program");
                 target().join("release/pontoon")
             }
@@ -324,7 +324,7 @@ fn aarch64(programs: &Programs, cases: &[&str]) -> Result<Command> {
         "no Rust for aarch64"
     );
     let opt = root.join("opt");
-    let mut build = cross::build(&["pontoon", "pontoon-e2e"], "test");
+    let mut build = cross::build(&["pontoon-cli", "pontoon-e2e"], "test");
     ensure!(
         step::run("build for aarch64", &mut build, BUILD)?,
         "cannot build for aarch64"
