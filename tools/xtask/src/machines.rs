@@ -81,6 +81,7 @@ const UNDER_APPARMOR: &[&str] = &[
     "compat.slirp4netns.api-socket",
     "confinement.cgroups-read-only",
     "control.authority.run",
+    "dns.resolvers-change.v4",
     "dns.udp.v4",
     "icmp.ping.v4",
     "icmp.ping.v6",
