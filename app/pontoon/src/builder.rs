@@ -402,19 +402,19 @@ impl NetworkBuilder {
         }
         let (mut host, network) = HostState::open(self.resolvers.is_none())?;
         let chosen = address_plan::choose(&self.addressing, &network, host.netlink());
-        let ChosenPlan { plan, .. } = chosen.map_err(|error| Error::invalid(error.parts().0))?;
+        let ChosenPlan { plan, .. } = chosen.map_err(|error| Error::of_options(&error))?;
         let resolvers = self.resolvers.clone().unwrap_or_else(|| Resolv::host().servers);
         let addresses = Addresses::of(&plan, !resolvers.is_empty());
         let mut loopback = self.loopback.clone();
         if self.loopback_at_gateway {
             loopback.extend(addresses.gateways());
         }
-        address_plan::mappings(&plan, &loopback, &[])?;
+        address_plan::mappings(&plan, &loopback, &[]).map_err(|error| Error::of_options(&error))?;
 
         let mut ports = Ports::new(plan.clone());
         ports.set_owned(&host.owned);
-        publish::check(&self.publish)?;
-        ports.change(&[], &self.publish)?;
+        publish::check(&self.publish).map_err(|error| Error::of_options(&error))?;
+        ports.change(&[], &self.publish).map_err(Error::of_ports)?;
 
         let default = Config::new(plan);
         let config = Config {
@@ -463,7 +463,7 @@ impl NetworkBuilder {
             owned: host.owned.clone(),
             published: sockets,
             raw_icmp,
-            pacing: pacing::here(self.pacing.into(), workers),
+            pacing: pacing::here(self.pacing.of_engine(), workers),
             outbound: pontoon_worker::Outbound::default(),
             // An engine that ends is not restarted, because its process is the program's.
             ledger: ledger::SharedLedger::none(),

@@ -107,8 +107,8 @@ impl fmt::Display for Protocol {
     }
 }
 
-impl From<EgressProtocol> for Protocol {
-    fn from(protocol: EgressProtocol) -> Self {
+impl Protocol {
+    pub(crate) fn of(protocol: EgressProtocol) -> Self {
         match protocol {
             EgressProtocol::Tcp => Self::Tcp,
             EgressProtocol::Udp => Self::Udp,
@@ -117,50 +117,49 @@ impl From<EgressProtocol> for Protocol {
     }
 }
 
-impl From<Denial> for decider::Denial {
-    fn from(denial: Denial) -> Self {
-        match denial {
-            Denial::Reset => Self::Reset,
-            Denial::Unreachable => Self::Unreachable,
-            Denial::Drop => Self::Drop,
+impl Denial {
+    fn of_engine(self) -> decider::Denial {
+        match self {
+            Self::Reset => decider::Denial::Reset,
+            Self::Unreachable => decider::Denial::Unreachable,
+            Self::Drop => decider::Denial::Drop,
         }
     }
 }
 
-impl From<Verdict> for decider::Verdict {
-    fn from(verdict: Verdict) -> Self {
-        match verdict {
-            Verdict::Allow => Self::Allow,
-            Verdict::Deny(denial) => Self::Deny(denial.into()),
-            Verdict::Redirect(to) => Self::Redirect(to),
+impl Verdict {
+    fn of_engine(self) -> decider::Verdict {
+        match self {
+            Self::Allow => decider::Verdict::Allow,
+            Self::Deny(denial) => decider::Verdict::Deny(denial.of_engine()),
+            Self::Redirect(to) => decider::Verdict::Redirect(to),
         }
     }
-}
 
-impl From<Verdict> for VerdictKind {
-    fn from(verdict: Verdict) -> Self {
-        match verdict {
-            Verdict::Allow => Self::Allow,
-            Verdict::Deny(denial) => Self::Deny(denial.into()),
-            Verdict::Redirect(SocketAddr::V6(mut to)) => {
+    /// Returns the verdict in a message to the engine.
+    pub(crate) fn message(self) -> VerdictKind {
+        match self {
+            Self::Allow => VerdictKind::Allow,
+            Self::Deny(denial) => VerdictKind::Deny(denial.of_engine()),
+            Self::Redirect(SocketAddr::V6(mut to)) => {
                 // The text of an address, in which the engine receives it, has no flow label.
                 to.set_flowinfo(0);
-                Self::Redirect(to.into())
+                VerdictKind::Redirect(to.into())
             }
-            Verdict::Redirect(to) => Self::Redirect(to),
+            Self::Redirect(to) => VerdictKind::Redirect(to),
         }
     }
 }
 
-impl From<&decider::FlowRequest> for FlowRequest {
-    fn from(request: &decider::FlowRequest) -> Self {
+impl FlowRequest {
+    fn of(request: &decider::FlowRequest) -> Self {
         let (destination, published) = match request.direction {
             decider::Direction::Out { destination } => (Some(destination), None),
             decider::Direction::In { published } => (None, Some(published)),
         };
         Self {
             token: DecisionToken(request.token.0),
-            protocol: request.protocol.into(),
+            protocol: Protocol::of(request.protocol),
             guest: request.guest,
             remote: request.remote,
             destination,
@@ -221,7 +220,7 @@ impl FlowDecider {
 
     /// Calls the function of the program. A panic denies the flow.
     fn call(&self, decide: &DeciderFunction, request: &decider::FlowRequest) -> Answer {
-        let asked = FlowRequest::from(request);
+        let asked = FlowRequest::of(request);
         let begin = Instant::now();
         // The function is `Fn`: its state is behind a type that it has chosen for being shared, such as a mutex.
         let decided = catch_unwind(AssertUnwindSafe(|| decide(&asked)));
@@ -233,7 +232,7 @@ impl FlowDecider {
             }
         }
         match decided {
-            Ok(Some(verdict)) => Answer::Now(verdict.into()),
+            Ok(Some(verdict)) => Answer::Now(verdict.of_engine()),
             Ok(None) => Answer::Later,
             Err(_) => {
                 self.counts.panics.fetch_add(1, Ordering::Relaxed);
@@ -247,7 +246,7 @@ impl Decider for FlowDecider {
     fn decide(&mut self, request: &decider::FlowRequest) -> Answer {
         match &self.place {
             Place::Function(decide) => self.call(&**decide, request),
-            Place::Queue(queue) => match queue.push(FlowRequest::from(request)) {
+            Place::Queue(queue) => match queue.push(FlowRequest::of(request)) {
                 Ok(()) => Answer::Later,
                 Err(_) => Answer::Unavailable,
             },

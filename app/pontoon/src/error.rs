@@ -97,24 +97,18 @@ impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
     }
 }
 
-impl From<PortRefusal> for Error {
-    fn from(refusal: PortRefusal) -> Self {
+/// Errors of the code that the library shares with the command line.
+impl Error {
+    pub(crate) fn of_ports(refusal: PortRefusal) -> Self {
         let kind = match refusal {
             PortRefusal::Wrong(_) => ErrorKind::InvalidOption,
             PortRefusal::InUse(_) | PortRefusal::Conflict(_) => ErrorKind::Host,
         };
         Self::new(kind, pontoon_process::Error::from(refusal).parts().0)
     }
-}
 
-/// Errors of the code that the library shares with the command line. Their status distinguishes options from the host.
-impl From<pontoon_process::Error> for Error {
-    fn from(error: pontoon_process::Error) -> Self {
-        let (text, _, status) = error.parts();
-        let kind = match status {
-            2 => ErrorKind::InvalidOption,
-            _ => ErrorKind::Host,
-        };
-        Self::new(kind, text)
+    /// Returns an error about options.
+    pub(crate) fn of_options(error: &pontoon_process::Error) -> Self {
+        Self::invalid(error.parts().0)
     }
 }

@@ -73,7 +73,7 @@ impl<'a> Event<'a> {
             number: record.numbers.0,
             last_number: record.numbers.1,
             kind: EventKind::of(record.kind),
-            protocol: record.protocol.map(Protocol::from),
+            protocol: record.protocol.map(Protocol::of),
             guest: ends.map(|ends| ends.guest),
             remote: ends.and_then(|ends| ends.remote),
             is_inbound: ends.is_some_and(|ends| ends.came_in),

@@ -22,6 +22,10 @@ pub struct Guest {
 }
 
 impl Guest {
+    fn of(attachment: Attachment) -> Self {
+        Self { attachment }
+    }
+
     /// Returns the link over a SOCK_STREAM socket on which each frame is preceded by its length, 32 bits big endian: QEMU's
     /// `-netdev stream`, libkrun, clients of passt.
     ///
@@ -29,7 +33,7 @@ impl Guest {
     /// The descriptor is not a socket of that type.
     pub fn stream(socket: OwnedFd) -> Result<Self, Error> {
         let source = source(socket, &[SocketType::STREAM])?;
-        Ok(Attachment::Stream(source).into())
+        Ok(Self::of(Attachment::Stream(source)))
     }
 
     /// Returns the link over a SOCK_SEQPACKET or SOCK_DGRAM socket on which each message is a frame: Solo5's tenders, vfkit.
@@ -38,7 +42,7 @@ impl Guest {
     /// The descriptor is not a socket of these types.
     pub fn packet(socket: OwnedFd) -> Result<Self, Error> {
         let source = source(socket, &[SocketType::SEQPACKET, SocketType::DGRAM])?;
-        Ok(Attachment::Packet(source).into())
+        Ok(Self::of(Attachment::Packet(source)))
     }
 
     /// Returns the link over a SOCK_STREAM socket on which a front-end uses the vhost-user protocol: QEMU, Cloud Hypervisor.
@@ -52,7 +56,10 @@ impl Guest {
         }
         let source = source(socket, &[SocketType::STREAM])?;
         let workers = queues;
-        Ok(Attachment::VhostUser(FrontEndSocket { source, workers }).into())
+        Ok(Self::of(Attachment::VhostUser(FrontEndSocket {
+            source,
+            workers,
+        })))
     }
 
     /// Returns the link over a queue of a tap interface (`IFF_TAP | IFF_NO_PI`, no multi-queue), in any network namespace. The
@@ -67,12 +74,11 @@ impl Guest {
         let what = "cannot use the tap";
         let disabled = Disabled::from_env().context(what)?;
         let offload = tun::adopt(queue.as_fd(), TapOffload::all_but(&disabled)).context(what)?;
-        Ok(Attachment::Tap(TapQueues {
+        Ok(Self::of(Attachment::Tap(TapQueues {
             queues: vec![queue],
             offload,
             vhost: None,
-        })
-        .into())
+        })))
     }
 
     /// Opens a queue of the tap interface `name` in the calling thread's network namespace, with `IFF_VNET_HDR`, for
@@ -104,12 +110,6 @@ fn source(socket: OwnedFd, types: &[SocketType]) -> Result<Source, Error> {
         },
         Ok(false) | Err(_) => Source::Connected(socket),
     })
-}
-
-impl From<Attachment> for Guest {
-    fn from(attachment: Attachment) -> Self {
-        Self { attachment }
-    }
 }
 
 impl fmt::Debug for Guest {

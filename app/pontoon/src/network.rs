@@ -23,7 +23,9 @@ use crate::decision::DeciderCounts;
 use crate::error::Context as _;
 use crate::events::Events;
 use crate::host::HostState;
-use crate::{Addresses, DecisionToken, Error, ErrorKind, EventQueue, NetworkBuilder, Stats, Verdict};
+use crate::{
+    Addresses, DecisionToken, Error, ErrorKind, EventQueue, HistogramValues, NetworkBuilder, Stats, Verdict,
+};
 
 /// Largest number of rules whose matches are counted: more than fit into a message to the engine.
 pub(crate) const MAX_RULES: usize = 8192;
@@ -87,7 +89,11 @@ impl Network {
     pub fn dispatch(&mut self) -> Result<(), Error> {
         match &mut self.runner {
             None => Err(Error::ended()),
-            Some(Runner::Thread(thread)) if !thread.is_finished() => Ok(()),
+            Some(Runner::Thread(thread)) if !thread.is_finished() => {
+                // Reports that no request waits for would keep the descriptor readable.
+                while let Ok(Some(_)) = self.channel.receive() {}
+                Ok(())
+            }
             Some(Runner::Thread(_)) => Err(self.end().err().unwrap_or_else(Error::ended)),
             Some(Runner::Polled(engine)) => {
                 let dispatched = engine.dispatch();
@@ -124,7 +130,7 @@ impl Network {
     }
 
     fn change_ports(&mut self, remove: &[Publish], add: &[Publish]) -> Result<(), Error> {
-        let changes = self.ports.change(remove, add)?;
+        let changes = self.ports.change(remove, add).map_err(Error::of_ports)?;
         self.send_ports(changes.port_updates)?;
         let refused = self.confirm()?;
         if let Some(refused) = refused {
@@ -207,7 +213,7 @@ impl Network {
     /// # Errors
     /// [`ErrorKind::Ended`].
     pub fn decide(&mut self, token: DecisionToken, verdict: Verdict) -> Result<(), Error> {
-        self.send(&verdict_update(token, verdict.into()))
+        self.send(&verdict_update(token, verdict.message()))
     }
 
     /// Sends the verdict that the guest's TCP connection is carried by `stream`, a connected Unix stream socket, which is set to
@@ -263,7 +269,7 @@ impl Network {
             other_resolvers,
             decider_panics: count(|counts| counts.panics.load(Ordering::Relaxed)),
             slow_decisions: count(|counts| counts.slow.load(Ordering::Relaxed)),
-            histograms: total.histograms().map(Into::into).collect(),
+            histograms: total.histograms().map(HistogramValues::of).collect(),
             counters: total.counters().chain(process.iter()).collect(),
         })
     }
@@ -403,7 +409,7 @@ impl VerdictSender {
     /// # Errors
     /// [`ErrorKind::Ended`]: the network has ended. [`ErrorKind::Host`]: the engine has not processed earlier ones yet.
     pub fn decide(&self, token: DecisionToken, verdict: Verdict) -> Result<(), Error> {
-        self.send(&verdict_update(token, verdict.into()))
+        self.send(&verdict_update(token, verdict.message()))
     }
 
     /// Sends the verdict that a stream carries a connection, see [`Network::redirect_to_stream`]. The function does not wait.

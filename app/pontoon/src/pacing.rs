@@ -13,12 +13,12 @@ pub enum Pacing {
     Poll,
 }
 
-impl From<Pacing> for pontoon_worker::Pacing {
-    fn from(pacing: Pacing) -> Self {
-        match pacing {
-            Pacing::Event => Self::Event,
-            Pacing::Hybrid => Self::Hybrid,
-            Pacing::Poll => Self::Poll,
+impl Pacing {
+    pub(crate) fn of_engine(self) -> pontoon_worker::Pacing {
+        match self {
+            Self::Event => pontoon_worker::Pacing::Event,
+            Self::Hybrid => pontoon_worker::Pacing::Hybrid,
+            Self::Poll => pontoon_worker::Pacing::Poll,
         }
     }
 }

@@ -56,8 +56,8 @@ impl Stats {
     }
 }
 
-impl From<Distribution> for HistogramValues {
-    fn from(from: Distribution) -> Self {
+impl HistogramValues {
+    pub(crate) fn of(from: Distribution) -> Self {
         Self {
             name: from.quantity.name,
             unit: from.quantity.one,

@@ -110,6 +110,22 @@ fn several_networks_in_one_process_stop_independently() {
     }
 }
 
+/// Values may be moved to other threads, and those that have no `&mut self` be shared.
+#[test]
+fn types_are_send() {
+    fn is_send<T: Send>() {}
+    fn is_shared<T: Send + Sync>() {}
+    is_send::<Network>();
+    is_send::<NetworkBuilder>();
+    is_send::<Guest>();
+    is_send::<pontoon::NetDevice>();
+    is_shared::<pontoon::FramePort>();
+    is_shared::<pontoon::VerdictSender>();
+    is_shared::<pontoon::RequestQueue>();
+    is_shared::<pontoon::EventQueue>();
+    is_shared::<pontoon::Error>();
+}
+
 #[test]
 fn invalid_options_are_refused() {
     let (_guest, ours) = UnixStream::pair().unwrap();

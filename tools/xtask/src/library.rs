@@ -1,4 +1,5 @@
-//! `cargo xtask library`: builds the library for C programs: shared and static, the header, and a file for pkg-config.
+//! `cargo xtask library`: builds the library for C programs: shared and static, the header, and a file for pkg-config. `--header`
+//! generates the header, and `--api` the list of the interface of the crate.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{cargo, install, step, target, workspace};
+use crate::{api, cargo, install, step, target, workspace};
 
-pub(crate) const USAGE: &str = "cargo xtask library [--debug] [--output DIR] | --header";
+pub(crate) const USAGE: &str = "cargo xtask library [--debug] [--output DIR] | --header | --api";
 
 /// The version by which the header is generated.
 const CBINDGEN: &str = "0.29.4";
@@ -32,6 +33,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let (mut debug, mut output) = (false, target().join("library"));
     while let Some(word) = words.next() {
         match word {
+            "--api" if arguments.len() == 1 => return api::write(),
             "--header" if arguments.len() == 1 => return write_header(&header()),
             "--debug" => debug = true,
             "--output" => output = words.next().context(USAGE)?.into(),

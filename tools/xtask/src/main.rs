@@ -6,6 +6,7 @@
 //! `profiles` generates and compiles the profiles of Linux security modules, and `machines` runs end-to-end cases in virtual
 //! machines with other kernels.
 
+mod api;
 mod asan;
 mod bench_ab;
 mod check;

@@ -10,7 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 
 use crate::setup::{self, USER};
-use crate::{asan, cargo, check, deny, kernel, library, packages, profiles, ring, step, target, workspace};
+use crate::{
+    api, asan, cargo, check, deny, kernel, library, packages, profiles, ring, step, target, workspace,
+};
 
 const BUILD: Duration = Duration::from_secs(15 * 60);
 const UNIT: Duration = Duration::from_secs(8 * 60);
@@ -70,6 +72,8 @@ pub(crate) fn run() -> Result<bool> {
     }
     eprintln!("--- header of the C library");
     tally.failed += u32::from(!library::check()?);
+    eprintln!("--- interface of the library");
+    tally.failed += u32::from(!api::check()?);
     step(&mut tally, "package the library", &mut library::package(), BUILD)?;
     let (steps, skipped) = deny::steps();
     for (name, mut command) in steps {

@@ -23,6 +23,10 @@ pub(crate) trait Link {
     /// Sends a frame, or drops it.
     fn send(&mut self, frame: &[u8]);
     fn receive(&mut self) -> Option<Vec<u8>>;
+    /// Returns true if the link completes the checksums of TCP and UDP.
+    fn completes_checksums(&self) -> bool {
+        false
+    }
 }
 
 /// Each frame is preceded by its length.
@@ -97,8 +101,19 @@ impl Calls {
 impl Link for Calls {
     fn send(&mut self, frame: &[u8]) {
         let mut bytes = vec![0; FramePort::HEADER_LEN];
+        if frame[12..14] == [8, 0] && [6, 17].contains(&frame[23]) {
+            // VIRTIO_NET_HDR_F_NEEDS_CSUM: the checksum begins behind the headers of Ethernet and IPv4.
+            bytes[0] = 1;
+            bytes[6..8].copy_from_slice(&34_u16.to_le_bytes());
+            let offset: u16 = if frame[23] == 6 { 16 } else { 6 };
+            bytes[8..10].copy_from_slice(&offset.to_le_bytes());
+        }
         bytes.extend(frame);
         let _ = self.port.write_frame(&bytes);
+    }
+
+    fn completes_checksums(&self) -> bool {
+        true
     }
 
     fn receive(&mut self) -> Option<Vec<u8>> {

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::{tcp, udp};
 use smoltcp::wire::{EthernetAddress, IpCidr};
 
@@ -51,6 +51,10 @@ impl<L: Link> Device for LinkDevice<L> {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ethernet;
         capabilities.max_transmission_unit = FRAME;
+        if self.0.completes_checksums() {
+            capabilities.checksum.tcp = Checksum::Rx;
+            capabilities.checksum.udp = Checksum::Rx;
+        }
         capabilities
     }
 }
