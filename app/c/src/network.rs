@@ -34,6 +34,12 @@ pub struct pontoon_network {
     poll: OwnedFd,
 }
 
+/// The functions are called by any thread, and by several at the same time.
+const _: fn() = || {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<pontoon_network>();
+};
+
 impl pontoon_network {
     fn new(
         network: Network,
