@@ -88,6 +88,7 @@ pub(crate) fn all() -> Vec<Case> {
         limits::cases,
         load::cases,
         log::cases,
+        pacing::cases,
         passt::cases,
         pasta::cases,
         policy::cases,

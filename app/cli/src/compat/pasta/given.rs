@@ -105,7 +105,7 @@ const LEAST_IPV6_MTU: u16 = 1_280;
 impl Given {
     /// Returns the defaults of `mode`.
     pub(super) fn new(mode: Mode) -> Self {
-        // A virtual machine is told by DHCP; a namespace has the resolv.conf of its mount namespace.
+        // A virtual machine is configured by DHCP; a namespace has the resolv.conf of its mount namespace.
         let has_dhcp = mode == Mode::Passt;
         Self {
             mode,
