@@ -12,7 +12,7 @@ use kvm_bindings::{
     kvm_userspace_memory_region,
 };
 use kvm_ioctls::{IoEventAddress, Kvm, VcpuExit, VcpuFd, VmFd};
-use pontoon_embed::{Attachment, Network, NetworkOptions, Pacing, Source};
+use pontoon::{Attachment, Network, NetworkOptions, Pacing, Source};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};

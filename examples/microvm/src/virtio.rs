@@ -3,7 +3,7 @@
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
-use pontoon_embed::{NetDevice, QueueConfig};
+use pontoon::{NetDevice, QueueConfig};
 use vm_memory::GuestMemoryMmap;
 use vmm_sys_util::eventfd::EventFd;
 

@@ -10,6 +10,9 @@ use crate::{step, workspace};
 
 pub(crate) const USAGE: &str = "cargo xtask bench-ab REV[..REV] [SCENARIO...] [OPTIONS of pontoon bench]";
 
+/// Arguments of cargo that select the program. They hold for revisions in which its package is called `pontoon`, too.
+const PRODUCT: &[&str] = &["--bin", "pontoon"];
+
 /// Time limit of a release build with link-time optimisation.
 const BUILD: Duration = Duration::from_secs(20 * 60);
 /// Time limit of all measurements of both revisions.
@@ -29,10 +32,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     std::fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let old = build_revision(&directory, old)?;
     let target = workspace().join("target");
-    let harness = build(workspace(), "pontoon-bench", &target)?;
+    let harness = build(workspace(), "pontoon-bench", &["-p", "pontoon-bench"], &target)?;
     let new = match new {
         Some(new) => build_revision(&directory, new)?,
-        None => build(workspace(), "pontoon", &target)?,
+        None => build(workspace(), "pontoon", PRODUCT, &target)?,
     };
 
     let against = format!("pontoon-old={},pontoon={}", old.display(), new.display());
@@ -67,27 +70,28 @@ fn build_revision(directory: &Path, revision: &str) -> Result<PathBuf> {
     let tree = directory.join(format!("tree-{id}"));
     let path = tree.display().to_string();
     git(&["worktree", "add", "--force", "--detach", &path, &id])?;
-    let built = build(&tree, "pontoon", &directory.join("target"));
+    let built = build(&tree, "pontoon", PRODUCT, &directory.join("target"));
     git(&["worktree", "remove", "--force", &path])?;
     std::fs::copy(built?, &program).with_context(|| format!("cannot write {}", program.display()))?;
     Ok(program)
 }
 
-/// Builds the program of a package with the same name. Returns its path.
-fn build(tree: &Path, package: &str, target: &Path) -> Result<PathBuf> {
+/// Builds `program`, which `selection` selects. Returns its path.
+fn build(tree: &Path, program: &str, selection: &[&str], target: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
-        .args(["build", "--release", "-p", package, "--target-dir"])
+        .args(["build", "--release", "--target-dir"])
         .arg(target)
+        .args(selection)
         .current_dir(tree);
     if !step::run(
-        &format!("build {package} of {}", tree.display()),
+        &format!("build {program} of {}", tree.display()),
         &mut cargo,
         BUILD,
     )? {
-        bail!("cannot build {package} of {}", tree.display());
+        bail!("cannot build {program} of {}", tree.display());
     }
-    Ok(target.join("release").join(package))
+    Ok(target.join("release").join(program))
 }
 
 fn git(arguments: &[&str]) -> Result<String> {

@@ -43,9 +43,15 @@ pub(crate) fn lints() -> Vec<(&'static str, Command)> {
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     let mut rustdoc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
     rustdoc.env("RUSTDOCFLAGS", "-D warnings");
+    // Cargo skips the program among all packages: the crate `pontoon` is documented at its place.
+    let mut program = cargo(&["doc", "-p", "pontoon-cli", "--bin", "pontoon", "--no-deps"]);
+    program
+        .arg("--document-private-items")
+        .env("RUSTDOCFLAGS", "-D warnings");
     vec![
         ("format", cargo(&["fmt", "--all", "--check"])),
         ("lints", cargo(&clippy)),
+        ("documentation comments of the program", program),
         ("documentation comments", rustdoc),
     ]
 }

@@ -113,7 +113,7 @@ fn is_allowed(from: &str, to: &str, dependency: &Dependency) -> bool {
         "io" => &["core", "virtio", "io"],
         "app" => &["core", "virtio", "io", "app"],
         "examples" => &["core", "virtio", "io", "app", "examples"],
-        "bench" => return !(to == "app" && dependency.name == "pontoon"),
+        "bench" => return !(to == "app" && dependency.name == "pontoon-cli"),
         "test" | "tools" => return true,
         // A new folder needs a rule here.
         _ => &[],
@@ -129,7 +129,7 @@ mod tests {
         ("pontoon-wire", "core"),
         ("pontoon-ring", "virtio"),
         ("pontoon-sys", "io"),
-        ("pontoon", "app"),
+        ("pontoon-cli", "app"),
         ("pontoon-simnet", "test"),
         ("pontoon-bench", "bench"),
         ("pontoon-microvm", "examples"),
@@ -160,7 +160,7 @@ mod tests {
         }
         assert!(judge("pontoon-wire", "serde", false).is_empty());
         assert!(judge("pontoon-bench", "pontoon-simnet", false).is_empty());
-        assert!(judge("pontoon-simnet", "pontoon", false).is_empty());
+        assert!(judge("pontoon-simnet", "pontoon-cli", false).is_empty());
     }
 
     #[test]
@@ -168,16 +168,16 @@ mod tests {
         let line = "pontoon-wire (core) must not depend on pontoon-sys (io)";
         assert_eq!(judge("pontoon-wire", "pontoon-sys", false), [line]);
         assert_eq!(judge("pontoon-ring", "pontoon-sys", false).len(), 1);
-        assert_eq!(judge("pontoon-sys", "pontoon", false).len(), 1);
-        assert_eq!(judge("pontoon-bench", "pontoon", false).len(), 1);
+        assert_eq!(judge("pontoon-sys", "pontoon-cli", false).len(), 1);
+        assert_eq!(judge("pontoon-bench", "pontoon-cli", false).len(), 1);
     }
 
     #[test]
     fn only_dev_dependencies_may_name_test_and_none_may_name_bench() {
-        assert_eq!(judge("pontoon", "pontoon-simnet", false).len(), 1);
-        assert!(judge("pontoon", "pontoon-simnet", true).is_empty());
-        let line = "pontoon (app) must not depend on pontoon-bench (bench) in dev-dependencies";
-        assert_eq!(judge("pontoon", "pontoon-bench", true), [line]);
+        assert_eq!(judge("pontoon-cli", "pontoon-simnet", false).len(), 1);
+        assert!(judge("pontoon-cli", "pontoon-simnet", true).is_empty());
+        let line = "pontoon-cli (app) must not depend on pontoon-bench (bench) in dev-dependencies";
+        assert_eq!(judge("pontoon-cli", "pontoon-bench", true), [line]);
         assert_eq!(judge("pontoon-microvm", "pontoon-bench", false).len(), 1);
     }
 

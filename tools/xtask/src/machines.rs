@@ -81,6 +81,7 @@ const UNDER_APPARMOR: &[&str] = &[
     "compat.slirp4netns.api-socket",
     "confinement.cgroups-read-only",
     "control.authority.run",
+    "dns.resolvers-change.v4",
     "dns.udp.v4",
     "icmp.ping.v4",
     "icmp.ping.v6",
@@ -129,6 +130,7 @@ const ON_DEBIAN_12: &[&str] = &[
     "confinement.cgroups-read-only",
     "dns.tcp.v6",
     "dns.udp.v4",
+    "doctor.user-namespaces-of-root-only",
     "escapes.",
     "icmp.ping.v4",
     "lifecycle.attach-by-path",
@@ -216,7 +218,7 @@ impl Programs {
         let pontoon = match pontoon {
             Some(path) => path,
             None => {
-                let mut build = cargo(&["build", "--release", "-p", "pontoon"]);
+                let mut build = cargo(&["build", "--release", "-p", "pontoon-cli"]);
                 ensure!(step::run("build the program", &mut build, BUILD)?, "no program");
                 target().join("release/pontoon")
             }
@@ -323,7 +325,7 @@ fn aarch64(programs: &Programs, cases: &[&str]) -> Result<Command> {
         "no Rust for aarch64"
     );
     let opt = root.join("opt");
-    let mut build = cross::build(&["pontoon", "pontoon-e2e"], "test");
+    let mut build = cross::build(&["pontoon-cli", "pontoon-e2e"], "test");
     ensure!(
         step::run("build for aarch64", &mut build, BUILD)?,
         "cannot build for aarch64"

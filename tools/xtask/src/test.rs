@@ -151,7 +151,7 @@ fn checkers(tally: &mut Tally) -> Result<bool> {
     let named = |(name, command): (&str, Command)| (name.to_owned(), command);
     let ring = ring::steps(cargo, workspace()).into_iter().map(named).collect();
     let asan = asan::steps(workspace())?;
-    let program = cargo(&["build", "--release", "-p", "pontoon"]);
+    let program = cargo(&["build", "--release", "-p", "pontoon-cli"]);
     let program = vec![("build the program".to_owned(), program)];
     let row = |steps: Vec<(String, Command)>| -> Result<u32> {
         let mut failed = 0;

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::doctor::found;
+use super::doctor::place::DoctorPlace;
 use super::{expect, sandbox, talk};
 use crate::case::{Caller, Case, Context};
 use crate::network::Network;
@@ -25,13 +27,19 @@ const CONFINED: &str = "pontoon (enforce)";
 /// Directory whose programs the profile confines.
 const DIRECTORY: &str = "/usr/lib/pontoon";
 
-/// Returns true if the profile is loaded.
-fn is_loaded() -> bool {
-    fs::read_to_string(PROFILES).is_ok_and(|profiles| profiles.lines().any(|line| line == CONFINED))
+/// Profile that denies user namespaces to the program in a directory of its own (`machines/apparmor.sh`).
+const DENIES_NAMESPACES: &str = "pontoon-without-namespaces";
+
+/// The same profile with user namespaces, and the directory of its programs.
+const PERMITS_NAMESPACES: &str = "pontoon-with-namespaces";
+
+/// Returns true if the profile with this label is loaded.
+fn is_loaded(label: &str) -> bool {
+    fs::read_to_string(PROFILES).is_ok_and(|profiles| profiles.lines().any(|line| line == label))
 }
 
 pub(super) fn cases() -> Vec<Case> {
-    if !is_loaded() {
+    if !is_loaded(CONFINED) {
         return Vec::new();
     }
     let mut cases = vec![
@@ -40,6 +48,9 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("apparmor.whole-sandbox", 60, whole_sandbox),
         Case::new("apparmor.capture", 60, capture),
     ];
+    if is_loaded(&format!("{DENIES_NAMESPACES} (enforce)")) {
+        cases.push(Case::new("apparmor.doctor-names-the-profile", 60, doctor));
+    }
     cases.extend(PROBES.iter().map(|probe| {
         let run = |_: &Context| denied(probe.name);
         Case::new(&format!("apparmor.denied.{}", probe.name), 60, run)
@@ -142,6 +153,29 @@ fn capture(context: &Context) -> Result<()> {
     ensure!(!refused.status.success(), "{refused:?}");
     ensure!(!Path::new("/etc/pontoon.pcapng").exists(), "the file exists");
     Ok(())
+}
+
+/// Tests what `pontoon doctor` finds under a profile that denies user namespaces, and under the one that is its fix.
+fn doctor(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let binary = context.program.binary.as_deref().context("no program")?;
+    let place = |profile: &str| {
+        let directory = format!("/usr/lib/{profile}");
+        fs::create_dir_all(&directory)?;
+        let program = format!("{directory}/pontoon");
+        fs::copy(binary, &program)?;
+        DoctorPlace::new(context, &["env", &format!("PONTOON={program}")])
+    };
+    let mut denied = place(DENIES_NAMESPACES)?;
+    let report = denied.examine()?;
+    let text = format!("the AppArmor profile {DENIES_NAMESPACES} denies it");
+    found(&report, "user-namespaces", "failure", &text)?;
+    denied.agrees(&report)?;
+    denied.explains(&report, "user-namespaces")?;
+    let mut permitted = place(PERMITS_NAMESPACES)?;
+    let report = permitted.examine()?;
+    report.expect("user-namespaces", "ok")?;
+    permitted.agrees(&report)
 }
 
 /// Tests that an operation is refused with the profile, and not refused without it.

@@ -1,6 +1,7 @@
 //! Cases about `pontoon doctor`: each finding is true, and is gone after its fix, and a start that fails for its reason prints
 //! it.
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
@@ -17,9 +18,12 @@ use crate::process;
 use crate::run::own_path;
 use crate::server;
 
-mod place;
+pub(super) mod place;
 
 use place::{DoctorPlace, Report, as_root};
+
+/// Setting of Debian's kernels.
+const USERNS_CLONE: &str = "/proc/sys/kernel/unprivileged_userns_clone";
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -29,6 +33,13 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("doctor.no-tun-device", 60, no_tun_device),
         Case::new("doctor.chroot", 60, chroot),
         Case::new("doctor.no-user-namespaces", 60, no_user_namespaces),
+        Case::may_skip(
+            "doctor.user-namespaces-of-root-only",
+            60,
+            user_namespaces_of_root_only,
+        )
+        .alone()
+        .caller(Caller::Root("it changes a setting of the kernel")),
         Case::new("doctor.one-user-namespace", 90, one_user_namespace),
         Case::new("doctor.filter", 60, filter),
         Case::new("doctor.no-resolver", 60, no_resolver),
@@ -61,7 +72,7 @@ fn resolved<'a>(context: &'a Context) -> Result<Network<'a>> {
 }
 
 /// Checks that `name` is a finding with this status and text, and returns its fix.
-fn found(report: &Report, name: &str, status: &str, text: &str) -> Result<String> {
+pub(super) fn found(report: &Report, name: &str, status: &str, text: &str) -> Result<String> {
     report.expect(name, status)?;
     let found = report.field(name, "found")?;
     ensure!(
@@ -253,6 +264,32 @@ fn no_user_namespaces(context: &Context) -> Result<()> {
         report.expect(name, "ok")?;
     }
     place.agrees(&report)
+}
+
+/// Tests a kernel that permits user namespaces to root only, and its fix.
+fn user_namespaces_of_root_only(context: &Context) -> Result<Outcome> {
+    if !Path::new(USERNS_CLONE).exists() {
+        return Ok(Outcome::Skipped(
+            "this kernel has no kernel.unprivileged_userns_clone".to_owned(),
+        ));
+    }
+    let _network = resolved(context)?;
+    let user = ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", "--"];
+    let mut place = DoctorPlace::new(context, &user)?;
+    fs::write(USERNS_CLONE, "0")?;
+    let tested = (|| {
+        let report = place.examine()?;
+        let text = "kernel.unprivileged_userns_clone is 0";
+        let fix = found(&report, "user-namespaces", "failure", text)?;
+        place.agrees(&report)?;
+        place.explains(&report, "user-namespaces")?;
+        as_root(&fix)?;
+        let report = place.examine()?;
+        report.expect("user-namespaces", "ok")?;
+        place.agrees(&report)
+    })();
+    fs::write(USERNS_CLONE, "1")?;
+    tested.map(|()| Outcome::Passed)
 }
 
 /// Tests a limit that permits one user namespace, so that the second one of a guest is refused.

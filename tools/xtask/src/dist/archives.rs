@@ -96,7 +96,7 @@ fn deb(build: &Build, target: &Target, output: &Path) -> Result<()> {
     let mut command = build.cargo();
     command
         .args(["deb", "--quiet", "--no-build", "--no-strip", "--locked"])
-        .args(["--package", "pontoon", "--profile", PROFILE])
+        .args(["--package", "pontoon-cli", "--profile", PROFILE])
         .args(["--target", target.triple, "--output"])
         .arg(deb_path(output, target));
     run(&format!("write the .deb for {}", target.triple), &mut command)

@@ -74,7 +74,14 @@ impl Build {
         let flags = self.flags(&toolchain, &linker)?;
         let mut cargo = self.cargo();
         cargo
-            .args(["build", "--locked", "--package", "pontoon", "--profile", PROFILE])
+            .args([
+                "build",
+                "--locked",
+                "--package",
+                "pontoon-cli",
+                "--profile",
+                PROFILE,
+            ])
             .args(["--target", target.triple])
             .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
             .env(variable, linker);

@@ -83,7 +83,7 @@ pub(super) fn licences(build: &Build, target: &Target) -> Result<String> {
     Ok(all)
 }
 
-/// Returns the packages of other projects whose code is in the program: dependencies of `pontoon` that are neither for
+/// Returns the packages of other projects whose code is in the program: dependencies of `pontoon-cli` that are neither for
 /// tests nor for the build.
 fn linked(metadata: &Value) -> Vec<&Value> {
     let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
@@ -101,7 +101,7 @@ fn linked(metadata: &Value) -> Vec<&Value> {
         dependencies.insert(node["id"].as_str().unwrap_or_default().to_owned(), linked);
     }
     let packages: Vec<&Value> = metadata["packages"].as_array().into_iter().flatten().collect();
-    let start = packages.iter().find(|package| package["name"] == "pontoon");
+    let start = packages.iter().find(|package| package["name"] == "pontoon-cli");
     let mut waiting: Vec<String> = start
         .and_then(|package| package["id"].as_str())
         .map(str::to_owned)
@@ -162,7 +162,7 @@ mod tests {
     fn crates_in_the_program_are_found_without_those_of_tests_and_builds() {
         let metadata = serde_json::json!({
             "packages": [
-                {"id": "a", "name": "pontoon", "source": null},
+                {"id": "a", "name": "pontoon-cli", "source": null},
                 {"id": "b", "name": "linked", "source": "registry"},
                 {"id": "c", "name": "below", "source": "registry"},
                 {"id": "d", "name": "tested", "source": "registry"},

@@ -17,6 +17,22 @@ echo '/mnt/{,**} rwk,' >"$additions/pontoon"
 "$@" --replace "$profile"
 grep -q '^pontoon (enforce)$' /sys/kernel/security/apparmor/profiles
 
+# Profiles that differ in user namespaces, where the kernel mediates them, for the case of `pontoon doctor`.
+if [ -e /sys/kernel/security/apparmor/features/namespaces/userns_create ]; then
+    for name in without with; do
+        deny=
+        [ $name = with ] || deny='deny userns,'
+        cat >/run/namespaces <<EOF
+abi <abi/4.0>,
+profile pontoon-$name-namespaces /usr/lib/pontoon-$name-namespaces/pontoon flags=(attach_disconnected) {
+    allow all,
+    $deny
+}
+EOF
+        "$@" --replace /run/namespaces
+    done
+fi
+
 dmesg -c >/dev/null
 status=0
 # shellcheck disable=SC2086 # The options and cases are words.
@@ -24,8 +40,9 @@ status=0
 # shellcheck disable=SC2086
 setpriv --reuid=1000 --regid=1000 --clear-groups "$tests" --binary /usr/bin/pontoon $of_user || status=$?
 
-# The cases apparmor.* provoke denials: operations of the thread pontoon-probe, and a capture.
-denied=$(dmesg | grep 'apparmor="DENIED"' | grep -v -e 'comm="pontoon-probe"' -e 'name="/etc/pontoon.pcapng"' || true)
+# The cases apparmor.* provoke denials: operations of the thread pontoon-probe, a capture, and user namespaces.
+denied=$(dmesg | grep 'apparmor="DENIED"' | grep -v -e 'comm="pontoon-probe"' -e 'name="/etc/pontoon.pcapng"' \
+    -e 'profile="pontoon-without-namespaces"' || true)
 if [ -n "$denied" ]; then
     echo 'FAIL denied by the profile:'
     echo "$denied"

@@ -13,14 +13,14 @@ use crate::process;
 use crate::run::RunningProgram;
 
 /// Shell that executes the program.
-pub(super) struct DoctorPlace {
+pub(crate) struct DoctorPlace {
     shell: RunningProgram,
 }
 
 /// Report of the program in JSON, and its exit status.
-pub(super) struct Report {
+pub(crate) struct Report {
     json: Value,
-    pub(super) status: i64,
+    pub(crate) status: i64,
 }
 
 /// Runs a fix as root of the case.
@@ -31,7 +31,7 @@ pub(super) fn as_root(line: &str) -> Result<()> {
 
 impl DoctorPlace {
     /// Starts a shell of the user of the case.
-    pub(super) fn of_user(context: &Context) -> Result<Self> {
+    pub(crate) fn of_user(context: &Context) -> Result<Self> {
         let user = ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--"];
         match context.program.drop_privileges {
             true => Self::new(context, &user),
@@ -40,7 +40,7 @@ impl DoctorPlace {
     }
 
     /// Starts a shell by the command line `wrapper`.
-    pub(super) fn new(context: &Context, wrapper: &[&str]) -> Result<Self> {
+    pub(crate) fn new(context: &Context, wrapper: &[&str]) -> Result<Self> {
         let binary = context.program.binary.as_deref();
         let binary = binary.context("there is no program under test")?;
         if !Path::new(DIRECTORY).join("x").exists() {
@@ -59,14 +59,14 @@ impl DoctorPlace {
     }
 
     /// Runs a line, which must succeed.
-    pub(super) fn shell(&mut self, line: &str) -> Result<()> {
+    pub(crate) fn shell(&mut self, line: &str) -> Result<()> {
         let status = self.shell.ask(&format!("{{ {line}; }} >/dev/null; echo $?"))?;
         ensure!(status == "0", "{line}: exit status {status}");
         Ok(())
     }
 
     /// Runs the program with the options `--json`.
-    pub(super) fn examine(&mut self) -> Result<Report> {
+    pub(crate) fn examine(&mut self) -> Result<Report> {
         let line = self
             .shell
             .ask("$PONTOON doctor --json | tr -d '\\n'; echo \" ${PIPESTATUS[0]}\"")?;
@@ -83,13 +83,13 @@ impl DoctorPlace {
     }
 
     /// Runs the program, and returns its text.
-    pub(super) fn text(&mut self) -> Result<String> {
+    pub(crate) fn text(&mut self) -> Result<String> {
         let text = self.shell.ask("$PONTOON doctor 2>&1 | tr '\\n' '\\f'; echo")?;
         Ok(text.replace('\u{c}', "\n"))
     }
 
     /// Runs the program with a command line that fails, and returns its only line on standard error.
-    pub(super) fn failure(&mut self, arguments: &str) -> Result<String> {
+    pub(crate) fn failure(&mut self, arguments: &str) -> Result<String> {
         let line =
             format!("$PONTOON {arguments} 2>&1 >/dev/null | tr '\\n' '\\f'; echo \" ${{PIPESTATUS[0]}}\"");
         let text = self.shell.ask(&line)?;
@@ -107,7 +107,7 @@ impl DoctorPlace {
     }
 
     /// Checks that `pontoon run` starts if and only if the report has no failure.
-    pub(super) fn agrees(&mut self, report: &Report) -> Result<()> {
+    pub(crate) fn agrees(&mut self, report: &Report) -> Result<()> {
         let status = self.shell.ask("$PONTOON run -- true; echo $?")?;
         let starts = status == "0";
         ensure!(
@@ -119,7 +119,7 @@ impl DoctorPlace {
     }
 
     /// Checks that a `pontoon run` that fails prints what the check `name` has found, and its fix.
-    pub(super) fn explains(&mut self, report: &Report, name: &str) -> Result<()> {
+    pub(crate) fn explains(&mut self, report: &Report, name: &str) -> Result<()> {
         let line = self.failure("run -- true")?;
         let (found, fix) = (report.field(name, "found")?, report.fix(name)?);
         ensure!(line.contains(&found) && line.contains(&fix), "{line}");
@@ -136,7 +136,7 @@ impl Report {
     }
 
     /// Returns the names of the checks in their order.
-    pub(super) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let checks = self.json["checks"].as_array().into_iter().flatten();
         checks
             .filter_map(|check| Some(check["name"].as_str()?.to_owned()))
@@ -144,7 +144,7 @@ impl Report {
     }
 
     /// Returns a text of the check `name`.
-    pub(super) fn field(&self, name: &str, field: &str) -> Result<String> {
+    pub(crate) fn field(&self, name: &str, field: &str) -> Result<String> {
         let value = self.check(name)?[field].as_str();
         value
             .map(str::to_owned)
@@ -152,7 +152,7 @@ impl Report {
     }
 
     /// Returns the command of the fix of the check `name`.
-    pub(super) fn fix(&self, name: &str) -> Result<String> {
+    pub(crate) fn fix(&self, name: &str) -> Result<String> {
         let command = self.check(name)?["fix"]["command"].as_str();
         command
             .map(str::to_owned)
@@ -160,7 +160,7 @@ impl Report {
     }
 
     /// Checks the status of the check `name`.
-    pub(super) fn expect(&self, name: &str, status: &str) -> Result<()> {
+    pub(crate) fn expect(&self, name: &str, status: &str) -> Result<()> {
         let check = self.check(name)?;
         ensure!(check["status"] == status, "{name} is not {status}: {check}");
         Ok(())

@@ -33,7 +33,7 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use pontoon_embed::{Network, NetworkOptions, QueueConfig};
+//! use pontoon::{Network, NetworkOptions, QueueConfig};
 //! use pontoon_guest::{Interface, Map, Pacing, Platform, Process};
 //! use pontoon_ring::memory::VmMemory;
 //! use pontoon_ring::{Features, Layout};
@@ -102,8 +102,8 @@
 //! ```
 //! use std::sync::mpsc;
 //!
-//! use pontoon_embed::engine::decider::{Answer, DEADLINE, Decider, Denial, FlowRequest, Verdict};
-//! use pontoon_embed::{Network, NetworkOptions};
+//! use pontoon::engine::decider::{Answer, DEADLINE, Decider, Denial, FlowRequest, Verdict};
+//! use pontoon::{Network, NetworkOptions};
 //!
 //! /// Denies mail.
 //! #[derive(Clone, Debug)]

@@ -10,9 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use pontoon_embed::engine::decider::{Answer, Decider, DecisionToken, Denial, FlowRequest, Verdict};
-use pontoon_embed::engine::flow_events::FlowEventKind;
-use pontoon_embed::{Attachment, Network, NetworkOptions, Pacing, Source};
+use pontoon::engine::decider::{Answer, Decider, DecisionToken, Denial, FlowRequest, Verdict};
+use pontoon::engine::flow_events::FlowEventKind;
+use pontoon::{Attachment, Network, NetworkOptions, Pacing, Source};
 use pontoon_wire::checksum::Sum;
 use serde_json::Value;
 
@@ -81,7 +81,7 @@ fn syn(from: u16, port: u16) -> Vec<u8> {
     let sum = Sum::new().add(&ip).finish();
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     let mut frame = vec![0, 0, 0, 54];
-    frame.extend(pontoon_embed::engine::config::OUR_MAC.0);
+    frame.extend(pontoon::engine::config::OUR_MAC.0);
     frame.extend([2, 0, 0, 0, 0, 1, 8, 0]);
     frame.extend(ip);
     frame.extend(tcp);

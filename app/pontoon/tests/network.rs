@@ -11,9 +11,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pontoon_embed::engine::config::{self, Published};
-use pontoon_embed::engine::egress::{EgressProtocol, EgressRule, Match, Pattern, Target};
-use pontoon_embed::{Attachment, FrontEndSocket, Network, NetworkOptions, Pacing, Source, Stats};
+use pontoon::engine::config::{self, Published};
+use pontoon::engine::egress::{EgressProtocol, EgressRule, Match, Pattern, Target};
+use pontoon::{Attachment, FrontEndSocket, Network, NetworkOptions, Pacing, Source, Stats};
 
 /// Returns an ARP request (RFC 826) for the gateway's address, preceded by its length.
 fn arp_request() -> Vec<u8> {
