@@ -176,6 +176,8 @@ impl AuditQueue {
             self.note_error(&error, now);
         }
         if !has_exited {
+            let unsent = self.unsent.iter().filter(|byte| **byte == b'\n').count();
+            self.lost = self.lost.saturating_add(unsent as u64);
             self.note_error("its file system does not respond", now);
         }
     }
