@@ -26,6 +26,7 @@ mod limits;
 mod load;
 mod log;
 mod pacing;
+mod passt;
 mod pasta;
 mod policy;
 mod ports;
@@ -87,7 +88,7 @@ pub(crate) fn all() -> Vec<Case> {
         limits::cases,
         load::cases,
         log::cases,
-        pacing::cases,
+        passt::cases,
         pasta::cases,
         policy::cases,
         ports::cases,
