@@ -170,7 +170,7 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
     if let Some(status) = begin(&mut guest, &signals)? {
         return Ok(status);
     }
-    if options.audit.is_some() || options.log_file.is_some() {
+    if options.log_file.is_some() {
         events::ignore_file_size_signal();
     }
     stdio::leave_to_the_command().context("cannot open /dev/null")?;

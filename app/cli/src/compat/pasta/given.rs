@@ -2,8 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use pontoon_process::log::file;
+use pontoon_supervisor::capture::Capture;
+use pontoon_supervisor::log_file::LogTo;
 
 use super::ports::Ports;
 use super::values::{self, Addresses, OfFamily, number};
@@ -162,8 +166,8 @@ impl Given {
     /// Stores the value of one option.
     pub(super) fn take(&mut self, key: Key, value: &OsStr) -> Result<(), String> {
         match key {
-            Key::LogFile => self.log_file = Some(path("log file", value)?),
-            Key::Pcap => self.pcap = Some(path("pcap path", value)?),
+            Key::LogFile => self.log_file = Some(limited::<LogTo>("log file", value, |to| to.file)?),
+            Key::Pcap => self.pcap = Some(limited::<Capture>("pcap path", value, |to| to.file)?),
             Key::Pid => self.pid = Some(path("PID file", value)?),
             Key::Userns => {
                 self.userns = Some(path("userns", value)?);
@@ -477,6 +481,19 @@ fn path(what: &str, value: &OsStr) -> Result<OsString, String> {
     match value.is_empty() {
         true => Err(format!("Invalid {what}: ")),
         false => Ok(value.to_owned()),
+    }
+}
+
+/// Returns a path of an option of Pontoon whose value may have limits behind the path. A path that ends like such a limit would be
+/// divided.
+fn limited<T: FromStr>(what: &str, value: &OsStr, file: fn(T) -> PathBuf) -> Result<OsString, String> {
+    let value = path(what, value)?;
+    let is_whole = |text: &str| text.parse().is_ok_and(|parsed| file(parsed) == Path::new(text));
+    match value.to_str() {
+        Some(text) if !is_whole(text) => {
+            Err(format!("Invalid {what}: {text}: it ends like a limit of Pontoon"))
+        }
+        _ => Ok(value),
     }
 }
 

@@ -522,6 +522,22 @@ fn wrong_values_have_the_error_texts_of_pasta() {
             "Invalid --log-size: 2000000000 (at most 1073741824)",
         ),
         ("--log-file=", "Invalid log file: "),
+        (
+            "-l x,size=50000",
+            "Invalid log file: x,size=50000: it ends like a limit of Pontoon",
+        ),
+        (
+            "-l x,title=y",
+            "Invalid log file: x,title=y: it ends like a limit of Pontoon",
+        ),
+        (
+            "-p x,time=1",
+            "Invalid pcap path: x,time=1: it ends like a limit of Pontoon",
+        ),
+        (
+            "-p x,snap=y",
+            "Invalid pcap path: x,snap=y: it ends like a limit of Pontoon",
+        ),
         ("--no-copy-routes", "--no-copy-routes needs --config-net"),
         ("--no-copy-addrs", "--no-copy-addrs needs --config-net"),
         (
