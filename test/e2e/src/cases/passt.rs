@@ -1,16 +1,17 @@
 //! Cases about the command line of passt, as libvirt, QEMU and users in a shell use it. A namespace stands for the virtual
 //! machine, and the test for the program that starts passt: the command lines and descriptors are replays.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::mount::mount_bind;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -79,8 +80,10 @@ fn libvirt(context: &Context) -> Result<()> {
         tcp_server(&network, Family::V6)?,
     ];
     let mut shell = Shell::start(context)?;
-    let line = format!("--one-off --socket {SOCKET} --pid {PID} --hostname machine --tcp-ports 8080:80");
-    expect(&shell.passt(&line)?, "status 0")?;
+    let line =
+        format!("--one-off --socket {SOCKET} --pid {PID} --hostname machine --no-map-gw --tcp-ports 8080:80");
+    let text = shell.passt(&line)?;
+    ensure!(text.ends_with("status 0"), "{text}");
     let process = daemon(PID)?;
     let guest = connected(SOCKET)?;
     expect(&guest.dhcp4()?, LEASE)?;
@@ -121,7 +124,7 @@ fn start_as_qemu(context: &Context) -> Result<OwnedFd> {
         command.args(["--user", "--map-user=1000", "--map-group=1000", "--", "sh"]);
     }
     let line = format!(
-        "exec \"$0\" compat passt --quiet --mtu 1500 --no-dhcp-search --tcp-ports 8080:80 --pid {PID} --fd 3 3<&0 </dev/null"
+        "exec \"$0\" compat passt --quiet --mtu 1500 --no-map-gw --no-dhcp-search --tcp-ports 8080:80 --pid {PID} --fd 3 3<&0 </dev/null"
     );
     let child = command
         .args(["-c", &line, binary])
@@ -156,10 +159,27 @@ fn qemu(context: &Context) -> Result<()> {
     nothing_left()
 }
 
+/// Mounts an empty file system over /tmp, and in it the directory of the program if that is below /tmp.
+fn cover_tmp(context: &Context) -> Result<()> {
+    let binary = Path::new(context.program.binary.as_deref().context("no program")?);
+    let directory = binary.parent().context("the program has no directory")?;
+    let tmp = Path::new("/tmp");
+    let kept = directory
+        .starts_with(tmp)
+        .then(|| File::open(directory))
+        .transpose()?;
+    super::tmpfs(tmp)?;
+    if let Some(kept) = kept {
+        fs::create_dir_all(directory)?;
+        mount_bind(format!("/proc/self/fd/{}", kept.as_raw_fd()), directory)?;
+    }
+    Ok(())
+}
+
 /// Tests the paths of the sockets without an option.
 fn default_sockets(context: &Context) -> Result<()> {
     let _network = Network::new(context)?;
-    super::tmpfs(Path::new("/tmp"))?;
+    cover_tmp(context)?;
     let mut shell = Shell::start(context)?;
     let path = |number: u32| format!("/tmp/passt_{number}.socket");
     for number in [1, 2] {
