@@ -26,7 +26,7 @@ pub(crate) use network::{NetworkArgs, OutboundSource, Resolver};
 
 /// User-mode networking for namespaces, microVMs and unikernels.
 #[derive(Debug, Parser)]
-#[command(version, styles = Styles::plain(), disable_help_subcommand = true)]
+#[command(name = "pontoon", version, styles = Styles::plain(), disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) verb: Verb,
@@ -154,6 +154,9 @@ pub(crate) struct VmArgs {
     /// Exit after the first guest
     #[arg(long)]
     pub(crate) one_off: bool,
+    /// Continue in the background when guests can connect
+    #[arg(long, hide_short_help = true)]
+    pub(crate) daemon: bool,
     /// Host name that the guest gets by DHCP
     #[arg(long, value_name = "NAME", value_parser = values::hostname)]
     pub(crate) hostname: Option<String>,

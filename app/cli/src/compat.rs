@@ -13,6 +13,7 @@ use crate::{end, run, usage, vm};
 
 mod getopt;
 mod links;
+mod passt;
 mod pasta;
 mod slirp4netns;
 
@@ -28,6 +29,11 @@ struct Tool {
 }
 
 const TOOLS: &[Tool] = &[
+    Tool {
+        name: "passt",
+        translate: passt::translate,
+        usage: passt::usage,
+    },
     Tool {
         name: "pasta",
         translate: pasta::translate,

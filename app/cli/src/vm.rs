@@ -18,5 +18,10 @@ pub(crate) fn run(arguments: VmArgs) -> ExitCode {
         one_off: arguments.one_off,
         hostname: arguments.hostname,
     };
-    run::serve(arguments.network, Guest::Machine(machine), VhostNet::Off, false)
+    run::serve(
+        arguments.network,
+        Guest::Machine(machine),
+        VhostNet::Off,
+        arguments.daemon,
+    )
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::geteuid;
 
 /// File of a listening Unix socket, which is removed when this value is dropped.
 #[derive(Debug)]
@@ -124,6 +125,16 @@ fn is_left_over(path: &Path) -> bool {
     };
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     is_socket && probed() == Err(Errno::CONNREFUSED)
+}
+
+/// Returns true if a socket can be bound to a file at `path`: there is no file, or one of this user to which no socket is bound
+/// any more. Another process may create the file afterwards.
+#[must_use]
+pub fn is_free(path: &Path) -> bool {
+    match fs::symlink_metadata(path) {
+        Ok(file) => file.uid() == geteuid().as_raw() && is_left_over(path),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
 }
 
 #[cfg(test)]

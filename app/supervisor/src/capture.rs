@@ -28,6 +28,9 @@ pub const SNAP: u32 = 262_144;
 /// Smallest permitted limit on the size of a capture's file, in bytes; the file's headers fit.
 pub const LEAST_SIZE: u64 = 4096;
 
+/// Largest size of a file (`loff_t`).
+const MOST_SIZE: u64 = i64::MAX.cast_unsigned();
+
 impl FromStr for Capture {
     type Err = String;
 
@@ -72,6 +75,7 @@ impl Capture {
         }
         match self.size {
             Some(size) if size < LEAST_SIZE => Err(format!("size={size}: at least {LEAST_SIZE} bytes")),
+            Some(size) if size > MOST_SIZE => Err(format!("size={size}: at most {MOST_SIZE} bytes")),
             _ if self.time == Some(Duration::ZERO) => Err("time=0: must be greater than zero".to_owned()),
             _ => Ok(()),
         }
@@ -153,6 +157,7 @@ mod tests {
             "x,snap=262145",
             "x,size=4095",
             "x,size=1T",
+            "x,size=9223372036854775808",
             "x,size=99999999999G",
             "x,time=0",
             "x,time=1h",

@@ -7,6 +7,8 @@
 //! second cause few wake-ups, and no flow causes none.
 
 mod audit_file;
+mod audit_queue;
+mod audit_writer;
 mod clients;
 #[cfg(test)]
 mod tests;
@@ -24,7 +26,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::audit::Audit;
 use crate::statistics::Statistics;
-use audit_file::AuditFile;
+use audit_queue::AuditQueue;
 use clients::Clients;
 pub(crate) use clients::{Filter, MOST, Subscription, TYPES};
 
@@ -56,7 +58,7 @@ struct Log {
 /// The readers of records.
 #[derive(Debug)]
 struct Outputs {
-    audit: Option<AuditFile>,
+    audit: Option<AuditQueue>,
     clients: Clients,
 }
 
@@ -67,15 +69,25 @@ const PAUSE: Duration = Duration::from_millis(20);
 const BATCH: usize = 4096;
 
 impl Events {
-    /// Allocates the memory for the events of engines that are forked later, with at most `flows` flows, and opens the audit
-    /// file, if there is one.
+    /// Opens the audit file, if there is one, forks the process that writes it, and allocates the memory for the events of engines
+    /// that are forked later, with at most `flows` flows.
     ///
     /// # Errors
-    /// The audit file cannot be written; out of memory, address space or descriptors.
+    /// The audit file cannot be written; out of memory, address space, descriptors or processes.
     pub(crate) fn open(
         workers: u8,
         flows: u32,
         audit: Option<&Audit>,
+        statistics: Statistics,
+    ) -> Result<Self, Error> {
+        let audit = audit.map(AuditQueue::open).transpose()?;
+        Self::with(workers, flows, audit, statistics)
+    }
+
+    fn with(
+        workers: u8,
+        flows: u32,
+        audit: Option<AuditQueue>,
         statistics: Statistics,
     ) -> Result<Self, Error> {
         let setup = EventSetup::new(workers, flows).context("cannot allocate memory for events")?;
@@ -84,14 +96,13 @@ impl Events {
             .rings
             .set_inherited(false)
             .context("cannot withhold memory from child processes")?;
-        let audit = audit.map(AuditFile::open).transpose()?;
         Self::new(setup, flows, audit, statistics)
     }
 
     fn new(
         setup: EventSetup,
         flows: u32,
-        audit: Option<AuditFile>,
+        audit: Option<AuditQueue>,
         statistics: Statistics,
     ) -> Result<Self, Error> {
         let doorbell = setup.doorbell().try_clone_to_owned();
@@ -138,11 +149,18 @@ impl Events {
         PollFd::from_borrowed_fd(self.1.as_fd(), PollFlags::IN)
     }
 
+    /// Returns the pipes of the process that writes the audit file, to be polled as well.
+    pub(crate) fn audit_pipes(&self) -> Vec<(Rc<OwnedFd>, PollFlags)> {
+        let state = self.0.borrow();
+        let audit = state.log.outputs.audit.as_ref();
+        audit.map(AuditQueue::pipes).unwrap_or_default()
+    }
+
     /// Returns the time to call [`Self::serve`] without a notification.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let state = self.0.borrow();
-        let retry = state.log.outputs.audit.as_ref().and_then(AuditFile::retry_at);
-        state.next_look.into_iter().chain(retry).min()
+        let audit = state.log.outputs.audit.as_ref().and_then(AuditQueue::deadline);
+        state.next_look.into_iter().chain(audit).min()
     }
 
     /// Reads events and writes records. Returns true if there are records for clients.
@@ -169,7 +187,7 @@ impl Events {
     /// Returns the number of write errors of the audit file, and of records that were lost because of them; `None` without an
     /// audit file.
     pub(crate) fn audit_counts(&self) -> Option<[u64; 2]> {
-        self.0.borrow().log.outputs.audit.as_ref().map(AuditFile::counts)
+        self.0.borrow().log.outputs.audit.as_ref().map(AuditQueue::counts)
     }
 
     /// Writes the records of the engine, which has exited: its last events, and its flows without an end as lost.
@@ -188,7 +206,9 @@ impl Events {
             recorder, outputs, ..
         } = &mut state.log;
         outputs.write(&recorder.end());
-        outputs.flush(now);
+        if let Some(audit) = &mut outputs.audit {
+            audit.finish(now);
+        }
     }
 }
 
@@ -198,7 +218,7 @@ impl State {
         let Self { reader, log, .. } = self;
         log.follow();
         let before = log.recorder.next_number();
-        let more = reader.read(BATCH, |found| log.take(&found, now));
+        let more = reader.read(BATCH, |found| log.take(&found));
         if now >= self.next_omitted && reader.has_omitted() {
             self.next_omitted = now + OMITTED_PAUSE;
             let Log {
@@ -206,7 +226,7 @@ impl State {
             } = &mut *log;
             recorder.take_omitted(reader, |record| outputs.write(record));
         }
-        log.outputs.flush(now);
+        log.outputs.serve(now);
         let is_idle = before == log.recorder.next_number() && !more;
         self.next_look = match (self.used, more) {
             (false, _) => None,
@@ -232,16 +252,16 @@ impl State {
     fn end_engine(&mut self, now: Instant) {
         let Self { reader, log, .. } = self;
         log.follow();
-        reader.finish(|found| log.take(&found, now));
+        reader.finish(|found| log.take(&found));
         let Log {
             recorder, outputs, ..
         } = log;
         recorder.take_omitted(reader, |record| outputs.write(record));
         recorder.end_flows(|record| {
             outputs.write(&record);
-            outputs.flush_if_half_full(now);
+            outputs.make_room();
         });
-        outputs.flush(now);
+        outputs.serve(now);
     }
 }
 
@@ -255,9 +275,9 @@ impl Log {
         }
     }
 
-    fn take(&mut self, found: &Found, now: Instant) {
+    fn take(&mut self, found: &Found) {
         self.outputs.write(&self.recorder.take(found));
-        self.outputs.flush_if_half_full(now);
+        self.outputs.make_room();
     }
 }
 
@@ -269,23 +289,22 @@ impl Outputs {
         self.clients.publish(record);
     }
 
-    fn flush(&mut self, now: Instant) {
+    fn serve(&mut self, now: Instant) {
         if let Some(audit) = &mut self.audit {
-            audit.flush(now);
+            audit.serve(now);
         }
     }
 
-    fn flush_if_half_full(&mut self, now: Instant) {
-        if let Some(audit) = &mut self.audit
-            && audit.is_half_full()
-        {
-            audit.flush(now);
+    fn make_room(&mut self) {
+        if let Some(audit) = &mut self.audit {
+            audit.make_room();
         }
     }
 }
 
 /// Ignores the signal of a write beyond the limit on file sizes (`RLIMIT_FSIZE`), whose default action ends the process: the
-/// write fails, which is handled like a full disk. Called when the command of the guest has been forked.
+/// write fails, which is handled like a full disk. Called in the process that writes the audit file, and in one that writes a log file
+/// when the command of the guest has been forked.
 pub(crate) fn ignore_file_size_signal() {
     // SAFETY: no signal handler is replaced or installed.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };

@@ -14,7 +14,7 @@
 
 use std::ffi::OsString;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Instant;
 
 use ipnet::IpNet;
@@ -88,19 +88,24 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
     panics::set_hook();
     one_use_each(options)?;
     // SAFETY: this process has opened no descriptor yet, and the options name each number once.
-    let inherited = unsafe { take_over(options)? };
+    let inherited = unsafe { InheritedDescriptors::take_over(options)? };
     let background = match fork_to_background(options, &inherited)? {
         Some(Side::Parent(status)) => return Ok(status),
         Some(Side::Child(background)) => Some(background),
         None => None,
     };
     begin_log(options)?;
-    let [ready, exit, decider] = inherited;
+    let InheritedDescriptors {
+        ready,
+        exit,
+        decider,
+        machine,
+    } = inherited;
     let mut notifier = ReadyNotifier::new(ready, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
     let offload = tap_offload(options, &disabled);
     let mut files = FileWatch::default();
-    let plan = GuestPlan::open(options, &mut files)?;
+    let plan = GuestPlan::open(options, machine, &mut files)?;
     let vhost = vhost::choose(options.vhost_net, offload, &disabled)?;
     let host = HostState::read(options, &mut files)?;
 
@@ -165,7 +170,7 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
     if let Some(status) = begin(&mut guest, &signals)? {
         return Ok(status);
     }
-    if options.audit.is_some() || options.log_file.is_some() {
+    if options.log_file.is_some() {
         events::ignore_file_size_signal();
     }
     stdio::leave_to_the_command().context("cannot open /dev/null")?;
@@ -208,16 +213,18 @@ fn begin_control(control: Option<&mut Control>, listeners: Option<GuestListeners
 }
 
 /// Forks if the options request a process in the background, which keeps the descriptors that the options name.
-fn fork_to_background(options: &GuestOptions, inherited: &[Option<OwnedFd>]) -> Result<Option<Side>, Error> {
+fn fork_to_background(
+    options: &GuestOptions,
+    inherited: &InheritedDescriptors,
+) -> Result<Option<Side>, Error> {
     if !options.daemon {
         return Ok(None);
     }
-    if !matches!(options.guest, Guest::Attach { .. }) {
-        let wrong = "--daemon is for a namespace that exists without the program";
+    if matches!(options.guest, Guest::Command { .. }) {
+        let wrong = "--daemon is for a guest that exists without the program";
         return Err(Error::new(wrong).advise("--attach").with_status(2));
     }
-    let keep: Vec<_> = inherited.iter().flatten().map(AsFd::as_fd).collect();
-    background::fork(&keep).map(Some)
+    background::fork(&inherited.all()).map(Some)
 }
 
 /// Returns the offloads to request for the tap: all that neither an option nor `PONTOON_DISABLE` disables.
@@ -324,15 +331,8 @@ fn ifname(options: &GuestOptions, chosen: &ChosenPlan) -> String {
 
 /// Checks that no two of `--fd`, `--ready-fd`, `--exit-fd` and `--decider-fd` name the same descriptor.
 fn one_use_each(options: &GuestOptions) -> Result<(), Error> {
-    let fd = match &options.guest {
-        Guest::Machine(Machine {
-            socket: MachineSocket::Descriptor(number),
-            ..
-        }) => Some(*number),
-        _ => None,
-    };
     let named = [
-        ("--fd", fd),
+        ("--fd", machine_descriptor(options)),
         ("--ready-fd", options.ready_fd),
         ("--exit-fd", options.exit_fd),
         ("--decider-fd", options.decider_fd),
@@ -348,24 +348,54 @@ fn one_use_each(options: &GuestOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes ownership of the descriptors with the numbers of `--ready-fd`, `--exit-fd` and `--decider-fd`.
-///
-/// # Safety
-/// Same as [`descriptor::take_over`]; the numbers differ.
-unsafe fn take_over(options: &GuestOptions) -> Result<[Option<OwnedFd>; 3], Error> {
-    let advice = "N</path/of/a/fifo or a pipe in the shell";
-    // SAFETY: the caller ensures the conditions of `descriptor::take_over`.
-    let take_over_exit = |number| unsafe { descriptor::take_over(number, "--exit-fd", advice) };
-    // SAFETY: as above.
-    let ready = unsafe { ReadyNotifier::take_over(options.ready_fd)? };
-    let advice = "a stream socket that the parent process passes as descriptor N";
-    // SAFETY: as above.
-    let take_over_decider = |number| unsafe { descriptor::take_over(number, "--decider-fd", advice) };
-    Ok([
-        ready,
-        options.exit_fd.map(take_over_exit).transpose()?,
-        options.decider_fd.map(take_over_decider).transpose()?,
-    ])
+/// Descriptors that the process which has executed the program has passed by their numbers.
+struct InheritedDescriptors {
+    ready: Option<OwnedFd>,
+    exit: Option<OwnedFd>,
+    decider: Option<OwnedFd>,
+    /// Socket of a virtual machine.
+    machine: Option<OwnedFd>,
+}
+
+impl InheritedDescriptors {
+    /// Takes ownership of the descriptors that the options name.
+    ///
+    /// # Safety
+    /// Same as [`descriptor::take_over`]; the numbers differ.
+    unsafe fn take_over(options: &GuestOptions) -> Result<Self, Error> {
+        let take_over = |number: Option<RawFd>, option, advice| {
+            // SAFETY: the caller ensures the conditions of `descriptor::take_over`.
+            let take_over = |number| unsafe { descriptor::take_over(number, option, advice) };
+            number.map(take_over).transpose()
+        };
+        let pipe = "N</path/of/a/fifo or a pipe in the shell";
+        let stream = "a stream socket that the parent process passes as descriptor N";
+        let machine = "a socket that the parent process leaves open as N";
+        Ok(Self {
+            // SAFETY: as above.
+            ready: unsafe { ReadyNotifier::take_over(options.ready_fd)? },
+            exit: take_over(options.exit_fd, "--exit-fd", pipe)?,
+            decider: take_over(options.decider_fd, "--decider-fd", stream)?,
+            machine: take_over(machine_descriptor(options), "--fd", machine)?,
+        })
+    }
+
+    /// Returns all descriptors.
+    fn all(&self) -> Vec<BorrowedFd<'_>> {
+        let all = [&self.ready, &self.exit, &self.decider, &self.machine];
+        all.into_iter().flatten().map(AsFd::as_fd).collect()
+    }
+}
+
+/// Returns the number of the socket of a virtual machine that the options name.
+const fn machine_descriptor(options: &GuestOptions) -> Option<RawFd> {
+    match &options.guest {
+        Guest::Machine(Machine {
+            socket: MachineSocket::Descriptor(number),
+            ..
+        }) => Some(*number),
+        _ => None,
+    }
 }
 
 /// Refuses clients of the socket files that are processes of the guest.
@@ -420,8 +450,12 @@ struct StartedGuest {
 }
 
 impl<'a> GuestPlan<'a> {
-    /// Opens the namespace or socket of the guest that the options name.
-    fn open(options: &'a GuestOptions, files: &mut FileWatch) -> Result<Self, Error> {
+    /// Opens the namespace or socket of the guest that the options name; `inherited` is the socket of a virtual machine.
+    fn open(
+        options: &'a GuestOptions,
+        inherited: Option<OwnedFd>,
+        files: &mut FileWatch,
+    ) -> Result<Self, Error> {
         Ok(match &options.guest {
             Guest::Command {
                 argv,
@@ -445,7 +479,7 @@ impl<'a> GuestPlan<'a> {
                 loopback: *loopback,
             },
             Guest::Machine(machine) => {
-                let (attachment, file) = machine::open(machine, options.workers)?;
+                let (attachment, file) = machine::open(machine, inherited, options.workers)?;
                 Self::Machine(attachment, file)
             }
         })

@@ -151,6 +151,10 @@ impl Watch {
         let reports = reports.map(|fd| readable(Source::Reports, fd));
         let events = self.events.as_ref();
         let doorbell = events.map(|events| (Source::Events, events.poll_fd()));
+        let audit = events.map(Events::audit_pipes).unwrap_or_default();
+        let audit = audit
+            .iter()
+            .map(|(fd, events)| (Source::Events, PollFd::new(fd, *events)));
         let (sources, mut fds): (Vec<_>, Vec<_>) = guest
             .into_iter()
             .chain(exit)
@@ -163,6 +167,7 @@ impl Watch {
             .chain(unsent)
             .chain(reports)
             .chain(doorbell)
+            .chain(audit)
             .chain(control)
             .unzip();
         let resolvers = self.resolvers.as_ref().and_then(ResolvWatch::deadline);

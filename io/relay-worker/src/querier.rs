@@ -1,5 +1,6 @@
 //! Sockets of IGMP/MLD queriers (`pontoon relay --proxy`), which receive reports of hosts and send queries.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -32,6 +33,9 @@ const MAX_MESSAGE: usize = 9000;
 
 /// Limit on the messages that are received before other sockets are served.
 const MAX_BATCH: usize = 64;
+
+/// Limit on the memberships that are reported before those of other queriers.
+const MAX_REPORTS: usize = 16;
 
 impl QuerierSocket {
     pub(crate) fn new(interface: u32, address: IpAddr, socket: OwnedFd, now: Duration) -> Self {
@@ -88,12 +92,12 @@ impl QuerierSocket {
         self.querier.take_limit_counts()
     }
 
-    /// Reports changed memberships of the querier `id` to the supervisor.
-    ///
-    /// # Errors
-    /// The send fails for a reason other than a full or closed channel.
-    pub(crate) fn report(&mut self, id: u32, control: &WorkerChannel) -> io::Result<Reporting> {
-        while let Some((group, filter)) = self.querier.next_change() {
+    /// Reports some changed memberships of the querier `id` to the supervisor.
+    fn report(&mut self, id: u32, control: &WorkerChannel) -> io::Result<Reporting> {
+        for _ in 0..MAX_REPORTS {
+            let Some((group, filter)) = self.querier.next_change() else {
+                return Ok(Reporting::Complete);
+            };
             let report = RelayReport::Member(Member {
                 querier: id,
                 group,
@@ -110,7 +114,7 @@ impl QuerierSocket {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Reporting::Complete)
+        Ok(Reporting::Incomplete)
     }
 
     /// Receives at most one batch of messages.
@@ -152,8 +156,48 @@ impl QuerierSocket {
 pub(crate) enum Reporting {
     /// All changed memberships were sent.
     Complete,
+    /// Some changed memberships were not sent, because other queriers are next.
+    Incomplete,
     /// Some changed memberships were not sent, because the supervisor's channel is full.
     ChannelFull,
+}
+
+/// Queriers by their numbers.
+pub(crate) type Queriers = BTreeMap<u32, QuerierSocket>;
+
+/// Reports changed memberships of all queriers to the supervisor, in turns: otherwise, hosts of one interface that change
+/// memberships continuously would fill the channel, and those of other interfaces would not be reported. `first` is the number of
+/// the querier whose turn it is when the channel has room again.
+///
+/// # Errors
+/// The send fails for a reason other than a full or closed channel.
+pub(crate) fn report_in_turns(
+    queriers: &mut Queriers,
+    first: &mut u32,
+    control: &WorkerChannel,
+) -> io::Result<Reporting> {
+    let order = queriers.range(*first..).chain(queriers.range(..*first));
+    let order: Vec<u32> = order.map(|(id, _)| *id).collect();
+    loop {
+        let mut is_complete = true;
+        for id in &order {
+            let reporting = match queriers.get_mut(id) {
+                Some(querier) => querier.report(*id, control)?,
+                None => Reporting::Complete,
+            };
+            match reporting {
+                Reporting::Complete => {}
+                Reporting::Incomplete => is_complete = false,
+                Reporting::ChannelFull => {
+                    *first = *id;
+                    return Ok(Reporting::ChannelFull);
+                }
+            }
+        }
+        if is_complete {
+            return Ok(Reporting::Complete);
+        }
+    }
 }
 
 /// Result of receiving a batch of messages.
@@ -228,6 +272,40 @@ mod tests {
             let gone = SourceFilter::Sources(Vec::new());
             assert_eq!(received(&mut theirs), Some(member(last, gone)));
         }
+    }
+
+    #[test]
+    fn querier_with_many_changes_does_not_delay_the_reports_of_another() {
+        let (ours, mut theirs) = channel();
+        let mut queriers = Queriers::new();
+        let mut hosts = Vec::new();
+        for id in [7, 8] {
+            let (host, socket) = UnixDatagram::pair().unwrap();
+            let own = [10, 0, 0, 1].into();
+            queriers.insert(id, QuerierSocket::new(1, own, socket.into(), Duration::ZERO));
+            hosts.push(host);
+        }
+        // The memberships of the first interface expire, and a host of the second one joins a group.
+        for number in 0..4000_u16 {
+            let [high, low] = number.to_be_bytes();
+            let group = [239, 2, high, low].into();
+            let querier = &mut queriers.get_mut(&7).unwrap().querier;
+            querier.restore(group, SourceFilter::Any, Duration::from_secs(200));
+        }
+        hosts[1].send(&report(1)).unwrap();
+        for querier in queriers.values_mut() {
+            querier.run(Duration::from_secs(300));
+        }
+        let mut first = 0;
+        let mut reports = Vec::new();
+        while report_in_turns(&mut queriers, &mut first, &ours).unwrap() == Reporting::ChannelFull {
+            reports.extend(received(&mut theirs));
+        }
+        reports.extend(std::iter::from_fn(|| received(&mut theirs)));
+        let is_other =
+            |report: &RelayReport| matches!(report, RelayReport::Member(member) if member.querier == 8);
+        assert_eq!(reports.len(), 4001);
+        assert_eq!(reports.iter().position(is_other), Some(MAX_REPORTS));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::input::{PacketInput, RingInput, SocketInput};
 use crate::messages::{
     InputKind, OutputConfig, RelayReport, RelayUpdate, RuleEntry, Settings, WorkerChannel,
 };
-use crate::querier::{QuerierSocket, Reporting};
+use crate::querier::{self, QuerierSocket, Queriers, Reporting};
 use crate::sender::Sender;
 
 /// Relay worker that has received its settings.
@@ -30,7 +30,9 @@ pub(crate) struct RelayWorker {
     control: WorkerChannel,
     settings: Settings,
     inputs: BTreeMap<u32, RelayInput>,
-    queriers: BTreeMap<u32, QuerierSocket>,
+    queriers: Queriers,
+    /// Number of the querier whose changed memberships are reported first.
+    first_reporter: u32,
     /// Memberships of queriers whose sockets have not been received yet, by the querier's number.
     restored: BTreeMap<u32, Vec<(IpAddr, SourceFilter)>>,
     /// True if changed memberships are still to be reported, because the control channel was full.
@@ -73,7 +75,8 @@ impl RelayWorker {
             control,
             settings,
             inputs: BTreeMap::new(),
-            queriers: BTreeMap::new(),
+            queriers: Queriers::new(),
+            first_reporter: 0,
             restored: BTreeMap::new(),
             unreported: false,
             full_logged: None,
@@ -152,8 +155,7 @@ impl RelayWorker {
     /// Receives reports, sends the queries that are due, and reports changed memberships to the supervisor.
     fn run_queriers(&mut self) -> io::Result<()> {
         let now = self.started.elapsed();
-        self.unreported = false;
-        for (id, querier) in &mut self.queriers {
+        for querier in self.queriers.values_mut() {
             querier.run(now);
             let counts = querier.take_limit_counts();
             if counts != LimitCounts::default() {
@@ -164,9 +166,10 @@ impl RelayWorker {
                     warn!("too many multicast groups: {ignored} reports ignored, {evicted} groups removed");
                 }
             }
-            let reporting = querier.report(*id, &self.control)?;
-            self.unreported |= reporting == Reporting::ChannelFull;
         }
+        let reporting =
+            querier::report_in_turns(&mut self.queriers, &mut self.first_reporter, &self.control)?;
+        self.unreported = reporting == Reporting::ChannelFull;
         Ok(())
     }
 

@@ -210,8 +210,9 @@ impl ChannelMessage for Update {
         }
     }
 
-    /// Returns true if the update is a state that does not depend on earlier events. Requests must not overtake other
-    /// updates, because the reply to a request confirms all updates before it.
+    /// Returns true if the update is a state that does not depend on earlier events, or verdicts, which would otherwise arrive
+    /// after their deadline. Requests must not overtake other updates, because the reply to a request confirms all updates before
+    /// it.
     fn may_overtake(&self) -> bool {
         match self {
             Self::Resolvers(_)
@@ -220,12 +221,12 @@ impl ChannelMessage for Update {
             | Self::HostAddresses(_)
             | Self::Ipv6Route(_)
             | Self::Rules(_)
+            | Self::Verdicts(_)
             | Self::LogLevel(_) => true,
             Self::Published(_)
             | Self::Forwards(_)
             | Self::Capture(_)
             | Self::EndFlows(_)
-            | Self::Verdicts(_)
             | Self::DeciderConnected(_)
             | Self::Confirm(_)
             | Self::Flows(_) => false,

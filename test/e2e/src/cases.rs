@@ -26,6 +26,7 @@ mod limits;
 mod load;
 mod log;
 mod pacing;
+mod passt;
 mod pasta;
 mod policy;
 mod ports;
@@ -88,6 +89,7 @@ pub(crate) fn all() -> Vec<Case> {
         load::cases,
         log::cases,
         pacing::cases,
+        passt::cases,
         pasta::cases,
         policy::cases,
         ports::cases,

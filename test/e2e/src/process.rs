@@ -36,14 +36,16 @@ impl Program {
 
     /// Returns the process of the engine.
     pub(crate) fn engine(&self) -> Result<Process> {
-        let is_engine = |process: &Process| {
-            std::fs::read_to_string(process.path("comm"))
-                .is_ok_and(|name| name.trim_end() == "pontoon-engine")
+        self.process("pontoon-engine")
+    }
+
+    /// Returns the process with the name `name`.
+    pub(crate) fn process(&self, name: &str) -> Result<Process> {
+        let has_name = |process: &Process| {
+            std::fs::read_to_string(process.path("comm")).is_ok_and(|found| found.trim_end() == name)
         };
-        self.processes()
-            .into_iter()
-            .find(is_engine)
-            .context("the program has no engine process")
+        let found = self.processes().into_iter().find(has_name);
+        found.with_context(|| format!("the program has no process {name}"))
     }
 
     /// Kills the engine, and waits until another one runs.

@@ -1,4 +1,5 @@
-//! Command line of pasta (pasta(1)): translated into `pontoon run`, with `--attach` if it names a namespace.
+//! Command line of pasta (pasta(1)): translated into `pontoon run`, with `--attach` if it names a namespace. passt has the same
+//! options.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -6,9 +7,9 @@ use std::path::Path;
 use super::getopt::{Getopt, Order, Spec, flag, with_argument};
 use super::{Failure, Translation};
 use given::{Given, Level};
-pub(super) use text::usage;
+pub(super) use text::{EMULATED, usage};
 
-mod given;
+pub(super) mod given;
 mod ports;
 mod text;
 mod values;
@@ -63,10 +64,27 @@ enum Key {
     HostLoToNsLo,
     NoSplice,
     SpliceOnly,
+    Socket,
+    Fd,
+    OneOff,
+    NoDhcpDns,
+    NoDhcpSearch,
+    VhostUser,
+    PrintCapabilities,
+    RepairPath,
+    /// Option of a migration of passt's, by its name.
+    Migration(&'static str),
     /// Option that has no effect, by its name.
     Ignored(&'static str),
     /// Option that is refused, with the text of the error.
     Refused(&'static str),
+}
+
+/// The program whose name was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Pasta,
+    Passt,
 }
 
 /// Options of pasta, in the order of its own table, in which abbreviated names are looked up.
@@ -77,8 +95,8 @@ const SPECS: &[Spec<Key>] = &[
     flag(Key::Ignored("stderr"), Some(b'e'), "stderr"),
     with_argument(Key::LogFile, Some(b'l'), "log-file"),
     flag(Key::Help, Some(b'h'), "help"),
-    with_argument(Key::Refused(text::SOCKET), Some(b's'), "socket"),
-    with_argument(Key::Refused(text::FD), Some(b'F'), "fd"),
+    with_argument(Key::Socket, Some(b's'), "socket"),
+    with_argument(Key::Fd, Some(b'F'), "fd"),
     with_argument(Key::NsIfname, Some(b'I'), "ns-ifname"),
     with_argument(Key::Pcap, Some(b'p'), "pcap"),
     with_argument(Key::Pid, Some(b'P'), "pid"),
@@ -105,7 +123,7 @@ const SPECS: &[Spec<Key>] = &[
     flag(Key::NoMapGateway, None, "no-map-gw"),
     flag(Key::Ipv4Only, Some(b'4'), "ipv4-only"),
     flag(Key::Ipv6Only, Some(b'6'), "ipv6-only"),
-    flag(Key::Refused(text::ONE_OFF), Some(b'1'), "one-off"),
+    flag(Key::OneOff, Some(b'1'), "one-off"),
     with_argument(Key::Ports(ports::TCP_IN), Some(b't'), "tcp-ports"),
     with_argument(Key::Ports(ports::UDP_IN), Some(b'u'), "udp-ports"),
     with_argument(Key::Ports(ports::TCP_OUT), Some(b'T'), "tcp-ns"),
@@ -114,9 +132,9 @@ const SPECS: &[Spec<Key>] = &[
     with_argument(Key::Netns, None, "netns"),
     with_argument(Key::NsMacAddr, None, "ns-mac-addr"),
     flag(Key::DhcpDns, None, "dhcp-dns"),
-    flag(Key::Refused(text::NO_DHCP_DNS), None, "no-dhcp-dns"),
+    flag(Key::NoDhcpDns, None, "no-dhcp-dns"),
     flag(Key::DhcpSearch, None, "dhcp-search"),
-    flag(Key::Refused(text::NO_DHCP_SEARCH), None, "no-dhcp-search"),
+    flag(Key::NoDhcpSearch, None, "no-dhcp-search"),
     with_argument(Key::DnsForward, None, "dns-forward"),
     flag(Key::NoNetnsQuit, None, "no-netns-quit"),
     flag(Key::Trace, None, "trace"),
@@ -133,35 +151,68 @@ const SPECS: &[Spec<Key>] = &[
     with_argument(Key::MapGuestAddr, None, "map-guest-addr"),
     flag(Key::HostLoToNsLo, None, "host-lo-to-ns-lo"),
     with_argument(Key::DnsHost, None, "dns-host"),
-    flag(Key::Refused(text::VHOST_USER), None, "vhost-user"),
-    flag(Key::Refused(text::CAPABILITIES), None, "print-capabilities"),
-    with_argument(Key::Refused(text::SOCKET), None, "socket-path"),
+    flag(Key::VhostUser, None, "vhost-user"),
+    flag(Key::PrintCapabilities, None, "print-capabilities"),
+    with_argument(Key::Socket, None, "socket-path"),
     with_argument(Key::Fqdn, None, "fqdn"),
-    with_argument(Key::Refused(text::REPAIR), None, "repair-path"),
-    flag(Key::Refused(text::MIGRATE_EXIT), None, "migrate-exit"),
-    flag(Key::Refused(text::MIGRATE_NO_LINGER), None, "migrate-no-linger"),
+    with_argument(Key::RepairPath, None, "repair-path"),
+    flag(Key::Migration("migrate-exit"), None, "migrate-exit"),
+    flag(Key::Migration("migrate-no-linger"), None, "migrate-no-linger"),
     with_argument(Key::Refused(text::STATS), None, "stats"),
     with_argument(Key::Refused(text::CONF_PATH), Some(b'c'), "conf-path"),
     flag(Key::Ignored("chroot-fallback"), None, "chroot-fallback"),
 ];
 
+/// Command line whose options are known.
+pub(super) enum CommandLine {
+    /// Text that is printed to standard output.
+    Print(String),
+    /// Options, and the operands.
+    Given(Box<Given>, Vec<OsString>),
+}
+
 /// Translates a command line of pasta. Error texts and the usage name the program `program`.
 pub(super) fn translate(program: &str, arguments: Vec<OsString>) -> Result<Translation, Failure> {
-    let mut given = Given::default();
+    match parse(Mode::Pasta, program, arguments)? {
+        CommandLine::Print(text) => Ok(Translation::Print(text)),
+        CommandLine::Given(given, operands) => given.translate(&operands).map_err(|text| Failure::new(&text)),
+    }
+}
+
+/// Parses a command line of pasta or passt.
+pub(super) fn parse(mode: Mode, program: &str, arguments: Vec<OsString>) -> Result<CommandLine, Failure> {
+    let usage = || match mode {
+        Mode::Pasta => text::usage(program),
+        Mode::Passt => super::passt::usage(program),
+    };
+    let mut given = Given::new(mode);
     // pasta requests this order from getopt: the options of a command are not its own.
     let mut getopt = Getopt::new(program, SPECS, Order::OptionsFirst, arguments);
     for option in getopt.by_ref() {
-        let with_usage = |error| Failure::new(&format!("{error}\n{}", text::usage(program).trim_end()));
+        let with_usage = |error| Failure::new(&format!("{error}\n{}", usage().trim_end()));
         let (key, value) = option.map_err(with_usage)?;
+        if let Some(text) = refusal(mode, key) {
+            return Err(Failure::new(&text));
+        }
         match key {
-            Key::Help => return Ok(Translation::Print(text::usage(program))),
-            Key::Version => return Ok(Translation::Print(text::version())),
-            Key::Refused(text) => return Err(Failure::new(text)),
+            Key::Help => return Ok(CommandLine::Print(usage())),
+            Key::Version => return Ok(CommandLine::Print(text::version(mode))),
+            Key::PrintCapabilities => return Ok(CommandLine::Print(text::CAPABILITIES.to_owned())),
             _ => given.take(key, &value).map_err(|text| Failure::new(&text))?,
         }
     }
-    let operands = getopt.operands();
-    given.translate(&operands).map_err(|text| Failure::new(&text))
+    Ok(CommandLine::Given(Box::new(given), getopt.operands()))
+}
+
+/// Returns the error text of an option that is refused.
+fn refusal(mode: Mode, key: Key) -> Option<String> {
+    if let Key::Refused(text) = key {
+        return Some(text.to_owned());
+    }
+    match mode {
+        Mode::Pasta => text::only_of_passt(key).map(str::to_owned),
+        Mode::Passt => text::only_of_pasta(key).map(|option| format!("{option} is for pasta mode only")),
+    }
 }
 
 /// Namespace that a command line names.
@@ -268,7 +319,7 @@ impl Given {
     }
 
     /// Appends the options of log, capture and files.
-    fn output(&self, has_command: bool, words: &mut Vec<OsString>) {
+    pub(super) fn output(&self, has_command: bool, words: &mut Vec<OsString>) {
         match self.level {
             Level::Trace => words.push("-vv".into()),
             Level::Debug => words.push("-v".into()),
@@ -280,7 +331,7 @@ impl Given {
         if let Some(path) = &self.log_file {
             let mut value = path.clone();
             let size = self.log_size.unwrap_or(values::LOG_SIZE);
-            value.push(format!(",size={size},title={}", text::TITLE));
+            value.push(format!(",size={size},title={}", text::title(self.mode)));
             words.push(option("log-file", value));
         }
         for (name, path) in [("pcap", &self.pcap), ("pid-file", &self.pid)] {
@@ -323,7 +374,7 @@ fn default_hostname(host: &str) -> Option<String> {
 }
 
 /// Returns a word `--name=value`, in which the value may begin with a hyphen.
-fn option(name: &str, value: impl AsRef<OsStr>) -> OsString {
+pub(super) fn option(name: &str, value: impl AsRef<OsStr>) -> OsString {
     let mut word = OsString::from(format!("--{name}="));
     word.push(value);
     word

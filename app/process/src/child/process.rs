@@ -19,7 +19,8 @@ use crate::error::{Context as _, Error};
 use crate::log::{output, panics};
 
 /// Child process from its fork until it is reaped. It receives messages `S` and sends reports `R` over a channel. Dropping
-/// this value closes the channel, gives the process `STOP_TIMEOUT` to exit, kills it if it has not exited, and reaps it.
+/// this value closes the channel, gives the process `STOP_TIMEOUT` to exit, kills it if it has not exited, and reaps it if it exits
+/// in `KILL_TIMEOUT`.
 #[derive(Debug)]
 pub struct ChildProcess<S, R> {
     child: Child,
@@ -62,6 +63,10 @@ const READY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time that a process has to exit before it is killed; it normally needs about a millisecond.
 const STOP_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Time that a process has to exit after it was killed. The kernel closes the sockets of many flows in less. It does not end a
+/// process that waits for a file system: for a page of a file that a virtual machine has shared, or to close that file.
+const KILL_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl<S: ChannelMessage, R: ProcessReport> ChildProcess<S, R> {
     /// Forks a process into as many new namespaces as the host allows, or into those that `before` names. `body` runs in
@@ -303,7 +308,11 @@ impl<S, R> Drop for ChildProcess<S, R> {
         // The process logs its counters and exits when the socket is shut down.
         self.channel.shutdown();
         self.end();
-        let _ = self.child.wait();
+        if self.exits_within(KILL_TIMEOUT) {
+            let _ = self.child.wait();
+        } else {
+            tracing::warn!("process {} was killed and does not exit", self.child.pid());
+        }
     }
 }
 

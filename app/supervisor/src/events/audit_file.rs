@@ -1,17 +1,16 @@
 //! The audit file: records are appended in batches, and the file is renamed when it is full.
 //!
-//! A write error loses no record as long as those that wait fit into the buffer. Then the numbers of the records that are
-//! missing are noted, and written when the file can be written again.
+//! This code runs in the process of [`audit_writer`](super::audit_writer), because a write blocks while the file system does
+//! not respond. A write error loses no record: those that are not written are kept, and written when that is possible again.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use pontoon_process::error::Error;
 use pontoon_process::file;
-use pontoon_worker::events::recorder;
 
 use crate::audit::Audit;
 
@@ -43,31 +42,11 @@ pub(super) struct AuditFile<F = File> {
     file: Option<F>,
     /// Size of the file in bytes.
     len: u64,
-    /// Records that are not written yet. If `torn` is set, the first one is incomplete: the file ends with its beginning.
+    /// Records that are not written yet; the last one may be incomplete. If `torn` is set, the first one is incomplete, too: the
+    /// file ends with its beginning.
     unwritten: Vec<u8>,
     torn: bool,
-    /// Numbers of the first and last record that were lost since the last write, for lack of room in `unwritten`.
-    missing: Option<(u64, u64)>,
-    /// Time of the next attempt after an error.
-    retry_at: Option<Instant>,
-    /// Time of the last line of the log about an error.
-    logged_at: Option<Instant>,
-    /// Number of write errors, and of records that were lost because of them.
-    errors: u64,
-    lost: u64,
 }
-
-/// Maximum number of bytes of records that are not written yet.
-pub(super) const BUFFER: usize = 1 << 20;
-
-/// Bytes of the buffer that are reserved for a record about missing records.
-const GAP: usize = 256;
-
-/// Time between two attempts to write after an error.
-const RETRY: Duration = Duration::from_secs(1);
-
-/// Minimum time between two lines of the log about errors.
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 impl AuditFile {
     /// Opens the file for appending; a new file is accessible by this user only.
@@ -80,12 +59,37 @@ impl AuditFile {
         // The path stays the same when this process changes its directory.
         let path = std::path::absolute(&options.file).map_err(wrong)?;
         let (file, len) = open(&path).map_err(wrong)?;
-        Ok(Self::new(path, options, file, len))
+        Ok(Self::new(path, options, Some(file), len))
     }
 
-    /// Writes the records that wait, unless the last error was less than [`RETRY`] ago.
-    pub(super) fn flush(&mut self, now: Instant) {
-        self.flush_with(now, Self::next_file);
+    /// Returns the same file, which is opened before the next record is written.
+    pub(super) fn reopened(&self) -> Self {
+        Self {
+            path: self.path.clone(),
+            file: None,
+            len: 0,
+            unwritten: Vec::new(),
+            torn: false,
+            ..*self
+        }
+    }
+
+    /// Returns the descriptor of the file, if it is open.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Returns the path of the file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the whole records that wait.
+    ///
+    /// # Errors
+    /// A record could not be written. It is written by a later call.
+    pub(super) fn write(&mut self) -> io::Result<()> {
+        self.write_with(Self::next_file)
     }
 
     /// Renames the full file and opens a new one.
@@ -108,77 +112,31 @@ impl AuditFile {
     }
 }
 
-impl<F: Append> AuditFile<F> {
-    fn new(path: PathBuf, options: &Audit, file: F, len: u64) -> Self {
+impl<F> AuditFile<F> {
+    fn new(path: PathBuf, options: &Audit, file: Option<F>, len: u64) -> Self {
         Self {
             path,
             size: options.size,
             keep: options.keep,
-            file: Some(file),
+            file,
             len,
             unwritten: Vec::new(),
             torn: false,
-            missing: None,
-            retry_at: None,
-            logged_at: None,
-            errors: 0,
-            lost: 0,
         }
     }
 
-    /// Adds a line about the records with the numbers `from` to `to` to those that wait to be written.
-    pub(super) fn push(&mut self, (from, to): (u64, u64), line: &str) {
-        self.note_gap(BUFFER / 2);
-        if self.missing.is_some() || self.unwritten.len() + line.len() > BUFFER - GAP {
-            let first = self.missing.map_or(from, |(first, _)| first);
-            self.missing = Some((first, to));
-            self.lost = self.lost.saturating_add(to - from + 1);
-            return;
+    /// Adds a part of the text of the records to what waits to be written.
+    pub(super) fn push(&mut self, text: &[u8]) {
+        self.unwritten.extend_from_slice(text);
+    }
+}
+
+impl<F: Append> AuditFile<F> {
+    fn write_with(&mut self, next: fn(&mut Self) -> io::Result<(F, u64)>) -> io::Result<()> {
+        while whole_records(&self.unwritten, usize::MAX) > 0 {
+            self.write_some(next)?;
         }
-        self.unwritten.extend_from_slice(line.as_bytes());
-    }
-
-    /// Adds a record about missing ones, if at most `most` bytes wait.
-    fn note_gap(&mut self, most: usize) {
-        if self.unwritten.len() <= most
-            && let Some((from, to)) = self.missing.take()
-        {
-            let line = recorder::gap((from, to), "file");
-            self.unwritten.extend_from_slice(line.as_bytes());
-        }
-    }
-
-    /// Returns the time to call [`Self::flush`] after an error.
-    pub(super) fn retry_at(&self) -> Option<Instant> {
-        self.retry_at
-    }
-
-    /// Returns true if so many bytes wait that they should be written before more are added.
-    pub(super) fn is_half_full(&self) -> bool {
-        self.unwritten.len() > BUFFER / 2 && self.retry_at.is_none()
-    }
-
-    /// Returns the number of write errors, and of the records that were lost because of them.
-    pub(super) fn counts(&self) -> [u64; 2] {
-        [self.errors, self.lost]
-    }
-
-    fn flush_with(&mut self, now: Instant, next: fn(&mut Self) -> io::Result<(F, u64)>) {
-        if self.retry_at.is_some_and(|at| now < at) {
-            return;
-        }
-        self.retry_at = None;
-        loop {
-            if self.unwritten.is_empty() {
-                self.note_gap(0);
-            }
-            if self.unwritten.is_empty() {
-                return;
-            }
-            if let Err(error) = self.write_some(next) {
-                return self.note_error(&error, now);
-            }
-        }
+        Ok(())
     }
 
     /// Writes as many records as fit into the file, and begins a new file if none fits.
@@ -222,24 +180,6 @@ impl<F: Append> AuditFile<F> {
             // The next write would report the reason, or write a part of a record again.
             true => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
             false => Ok(()),
-        }
-    }
-
-    fn note_error(&mut self, error: &io::Error, now: Instant) {
-        self.errors += 1;
-        self.retry_at = Some(now + RETRY);
-        if self
-            .logged_at
-            .is_none_or(|at| now.duration_since(at) >= LOG_INTERVAL)
-        {
-            self.logged_at = Some(now);
-            let (lost, error) = (self.lost, error.to_string());
-            // The standard library appends the number of the error, which is removed.
-            let error = error.split(" (os error").next().unwrap_or_default();
-            tracing::warn!(
-                "cannot write {}: {error}; {lost} records are lost so far",
-                self.path.display()
-            );
         }
     }
 }

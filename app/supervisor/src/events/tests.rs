@@ -15,6 +15,7 @@ use pontoon_worker::events::{SPARE, testing};
 use pontoon_worker::stats::StatsTable;
 use serde_json::Value;
 
+use super::audit_writer::AuditWriter;
 use super::*;
 
 /// Events with an audit file, and the writers of two workers.
@@ -34,7 +35,8 @@ impl Fixture {
         let rules = vec!["allow *:80".parse().unwrap()];
         let statistics = Statistics::new(StatsTable::private(2, 4), rules);
         let audit = path.to_str().unwrap().parse().unwrap();
-        let events = Events::open(2, 16, Some(&audit), statistics.clone()).unwrap();
+        let audit = AuditQueue::open_with(&audit, AuditWriter::start_thread).unwrap();
+        let events = Events::with(2, 16, Some(audit), statistics.clone()).unwrap();
         let mut fixture = Self {
             writers: Vec::new(),
             events,
@@ -87,12 +89,27 @@ impl Fixture {
         }
     }
 
-    /// Returns type, number and further fields of the records in the audit file.
+    /// Returns type, number and further fields of the records in the audit file, when all are written.
     fn records(&self) -> Vec<Value> {
-        let text = fs::read_to_string(&self.path).unwrap();
-        text.lines()
-            .map(|line| serde_json::from_str(line).expect(line))
-            .collect()
+        let next = self.events.0.borrow().log.recorder.next_number();
+        let begin = Instant::now();
+        loop {
+            let text = fs::read_to_string(&self.path).unwrap();
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            let parse = |line| serde_json::from_str::<Value>(line).expect(line);
+            let records: Vec<Value> = whole.lines().map(parse).collect();
+            let last = records.last().map(|record| match record["type"] == "gap" {
+                true => record["to"].as_u64(),
+                false => record["n"].as_u64(),
+            });
+            if last.flatten() == Some(next - 1) {
+                return records;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", records.last());
+            // The pipe of the writer may have been full.
+            self.events.serve(self.now);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Checks that the records have all numbers from 1 on, and returns their types.
@@ -316,7 +333,7 @@ fn records_have_the_rules_by_which_the_engine_decided() {
 #[test]
 fn without_audit_file_events_are_used_while_there_is_a_client() {
     let statistics = Statistics::new(StatsTable::private(2, 4), Vec::new());
-    let events = Events::open(2, 16, None, statistics.clone()).unwrap();
+    let events = Events::with(2, 16, None, statistics.clone()).unwrap();
     let mut fixture = Fixture::new();
     fixture.events = events;
     fixture.start();

@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::Path;
 
-use pontoon_process::descriptor;
 use pontoon_process::error::{Context as _, Error, reason};
 use pontoon_process::socket_file::SocketFile;
 use pontoon_worker::{Attachment, MACHINE_PROTOCOLS, Source};
@@ -15,12 +14,17 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, getpeername, listen, s
 
 use crate::options::{Machine, MachineSocket};
 
-/// Opens the link of a virtual machine, and logs the path to which the hypervisor has to connect.
+/// Opens the link of a virtual machine, and logs the path to which the hypervisor has to connect. `inherited` is the descriptor
+/// that the options name.
 ///
 /// # Errors
 /// The socket file cannot be created or is in use, the descriptor is not a socket of the protocol's type, or the protocol
 /// has one queue only.
-pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option<SocketFile>), Error> {
+pub(crate) fn open(
+    machine: &Machine,
+    inherited: Option<OwnedFd>,
+    workers: u8,
+) -> Result<(Attachment, Option<SocketFile>), Error> {
     let protocol = machine.protocol;
     let types = protocol.socket_types;
     if workers > 1 && !protocol.multiqueue {
@@ -28,13 +32,18 @@ pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option
         return Err(Error::new(wrong).advise("--workers 1").with_status(2));
     }
     let one_off = machine.one_off;
-    let (source, file) = match &machine.socket {
-        MachineSocket::Path(path) => {
+    let (source, file) = match (&machine.socket, inherited) {
+        (MachineSocket::Descriptor(number), Some(socket)) => (source(*number, socket, types, one_off)?, None),
+        (MachineSocket::Descriptor(number), None) => {
+            return Err(Error::new(format!(
+                "--fd {number}: the descriptor was not inherited"
+            )));
+        }
+        (MachineSocket::Path(path), _) => {
             let (listener, file) = listen_at(path, types[0])?;
             tracing::info!("waiting for the guest at {}", path.display());
             (Source::Listening { listener, one_off }, Some(file))
         }
-        MachineSocket::Descriptor(number) => (inherited(*number, types, one_off)?, None),
     };
     Ok(((protocol.attach)(source, workers), file))
 }
@@ -69,11 +78,8 @@ fn refused(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-fn inherited(number: RawFd, types: &[SocketType], one_off: bool) -> Result<Source, Error> {
-    let advice = "a socket that the parent process leaves open as N";
-    // SAFETY: the only other descriptors that this process owns now are those of `--ready-fd` and `--exit-fd`, which have
-    // other numbers (`one_use_each`).
-    let socket = unsafe { descriptor::take_over(number, "--fd", advice)? };
+/// Checks an inherited socket, whose number is `number`.
+fn source(number: RawFd, socket: OwnedFd, types: &[SocketType], one_off: bool) -> Result<Source, Error> {
     let wrong = |what: &str| Err(Error::new(format!("--fd {number}: the descriptor {what}")));
     match sockopt::socket_type(&socket) {
         Ok(actual) if types.contains(&actual) => {}

@@ -42,7 +42,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// for.
 fn links(context: &Context) -> Result<()> {
     let mut shell = Shell::start(context)?;
-    expect(&shell.ask("echo $($PONTOON compat)")?, "pasta slirp4netns")?;
+    expect(&shell.ask("echo $($PONTOON compat)")?, "passt pasta slirp4netns")?;
     shell.run("mkdir /mnt/bin; $PONTOON compat install /mnt/bin >/dev/null")?;
     shell.run("$PONTOON compat install /mnt/bin >/dev/null")?;
     expect(

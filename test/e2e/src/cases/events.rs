@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::{OBEDIENT, expect, tcp_server, tmpfs};
@@ -31,6 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("events.audit", 60, audit),
         Case::new("events.audit-rotation", 60, rotation),
         Case::new("events.audit-on-a-full-disk", 60, full_disk),
+        Case::new("events.audit-on-a-frozen-file-system", 60, frozen_file_system),
         Case::new("events.control", 60, control),
         Case::new("events.stalled-client", 60, stalled_client),
     ]
@@ -359,6 +361,47 @@ fn full_disk(context: &Context) -> Result<()> {
     ensure!(missing > 0, "the buffer is not limited");
     let gap = records.iter().find(|record| record["type"] == "gap");
     ensure!(gap.is_some_and(|gap| gap["reason"] == "file"), "{gap:?}");
+    ensure!(
+        records.last().is_some_and(|record| record["type"] == "end"),
+        "the end is missing"
+    );
+    Ok(())
+}
+
+/// Tests that the program serves its guest and its control socket while the process that writes the audit file does not run, as
+/// if its file system did not respond, and that missing records are named.
+fn frozen_file_system(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    tmpfs(Path::new("/run"))?;
+    let (server, _) = counting_server(&network)?;
+    let mut guest = start(&network, &["--control", SOCKET, "--audit", AUDIT])?;
+    let writer = context.program.process("pontoon-audit")?;
+    writer.signal(Signal::STOP)?;
+    // Each flow has about 450 bytes of records, and 1 MiB waits.
+    expect(
+        &guest.ask(&format!("$E2E guest tcp {server} send-port 4000"))?,
+        "4000",
+    )?;
+    let metrics = || {
+        let url = "http://pontoon/metrics";
+        process::output(Command::new("curl").args(["-sS", "-m", "2", "--unix-socket", SOCKET, url]))
+    };
+    process::wait_until("records are missing", Duration::from_secs(5), || {
+        Ok(!metrics()?.contains("pontoon_audit_lost_total 0"))
+    })?;
+    context.program.kill_engine()?;
+    writer.signal(Signal::CONT)?;
+    process::wait_until("records are written again", Duration::from_secs(5), || {
+        Ok(fs::read_to_string(AUDIT)?.contains("\"gap\""))
+    })?;
+    expect(
+        &guest.ask(&format!("$E2E guest tcp {server} send-port 10"))?,
+        "10",
+    )?;
+    end(guest)?;
+    let records = records(AUDIT)?;
+    let missing = check_numbers(&records, 1)?;
+    ensure!(missing > 0, "no record is missing");
     ensure!(
         records.last().is_some_and(|record| record["type"] == "end"),
         "the end is missing"

@@ -41,6 +41,7 @@ impl Shell {
             .args(["bash", "-c", OBEDIENT])
             .env("SLIRP", format!("{binary} compat slirp4netns"))
             .env("PASTA", format!("{binary} compat pasta"))
+            .env("PASST", format!("{binary} compat passt"))
             .env("PONTOON", binary)
             .env("E2E", own_path())
             .envs(program.environment.iter().copied())

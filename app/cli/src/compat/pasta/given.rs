@@ -2,12 +2,16 @@
 
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use pontoon_process::log::file;
+use pontoon_supervisor::capture::Capture;
+use pontoon_supervisor::log_file::LogTo;
 
 use super::ports::Ports;
 use super::values::{self, Addresses, OfFamily, number};
-use super::{Key, option};
+use super::{Key, Mode, option, text};
 
 /// Log level that the options select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,10 +24,11 @@ pub(super) enum Level {
 }
 
 /// Options of a command line, with their values. Of an option that is given several times, the last value counts.
-#[derive(Debug, Default)]
-pub(super) struct Given {
+#[derive(Debug)]
+pub(in crate::compat) struct Given {
+    pub(super) mode: Mode,
     pub(super) level: Level,
-    pub(super) foreground: bool,
+    pub(in crate::compat) foreground: bool,
     pub(super) log_file: Option<OsString>,
     pub(super) log_size: Option<u64>,
     ifname: Option<String>,
@@ -51,7 +56,7 @@ pub(super) struct Given {
     dns_host: Addresses,
     search: Vec<String>,
     no_search: bool,
-    pub(super) hostname: Option<String>,
+    pub(in crate::compat) hostname: Option<String>,
     fqdn: Option<String>,
     disabled: Vec<&'static str>,
     no_map_gateway: bool,
@@ -69,6 +74,17 @@ pub(super) struct Given {
     pub(super) host_lo: bool,
     pub(super) no_splice: bool,
     pub(super) splice_only: bool,
+    /// Path of the socket of `-s`, or number of the descriptor of `-F`, whichever is given last.
+    pub(in crate::compat) socket: Option<PasstSocket>,
+    pub(in crate::compat) one_off: bool,
+    pub(in crate::compat) vhost_user: bool,
+}
+
+/// Socket of a virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::compat) enum PasstSocket {
+    Path(OsString),
+    Descriptor(String),
 }
 
 /// Address family of `-4` or `-6`.
@@ -91,17 +107,75 @@ const USUAL_MTU: u16 = 1_500;
 const LEAST_IPV6_MTU: u16 = 1_280;
 
 impl Given {
+    /// Returns the defaults of `mode`.
+    pub(super) fn new(mode: Mode) -> Self {
+        // A virtual machine is configured by DHCP; a namespace has the resolv.conf of its mount namespace.
+        let has_dhcp = mode == Mode::Passt;
+        Self {
+            mode,
+            level: Level::default(),
+            foreground: false,
+            log_file: None,
+            log_size: None,
+            ifname: None,
+            pcap: None,
+            pid: None,
+            mtu: None,
+            address: OfFamily::default(),
+            has_prefix: false,
+            netmask: None,
+            mac_addr: None,
+            ns_mac_addr: None,
+            gateway: Addresses::default(),
+            interface: None,
+            outbound: Addresses::default(),
+            outbound_interface4: None,
+            outbound_interface6: None,
+            dns: Vec::new(),
+            no_dns: false,
+            dhcp_dns: has_dhcp,
+            dhcp_search: has_dhcp,
+            dns_forward: Addresses::default(),
+            dns_host: Addresses::default(),
+            search: Vec::new(),
+            no_search: false,
+            hostname: None,
+            fqdn: None,
+            disabled: Vec::new(),
+            no_map_gateway: false,
+            map_host_loopback: Addresses::default(),
+            map_guest_addr: Addresses::default(),
+            only: None,
+            ports: Ports::default(),
+            userns: None,
+            netns: None,
+            netns_only: false,
+            no_netns_quit: false,
+            config_net: false,
+            no_copy_routes: false,
+            no_copy_addrs: false,
+            host_lo: false,
+            no_splice: false,
+            splice_only: false,
+            socket: None,
+            one_off: false,
+            vhost_user: false,
+        }
+    }
+
     /// Stores the value of one option.
     pub(super) fn take(&mut self, key: Key, value: &OsStr) -> Result<(), String> {
         match key {
-            Key::LogFile => self.log_file = Some(path("log file", value)?),
-            Key::Pcap => self.pcap = Some(path("pcap path", value)?),
+            Key::LogFile => self.log_file = Some(limited::<LogTo>("log file", value, |to| to.file)?),
+            Key::Pcap => self.pcap = Some(limited::<Capture>("pcap path", value, |to| to.file)?),
             Key::Pid => self.pid = Some(path("PID file", value)?),
             Key::Userns => {
                 self.userns = Some(path("userns", value)?);
                 self.netns_only = false;
             }
             Key::Netns => self.netns = Some(path("netns", value)?),
+            Key::Socket => self.socket = Some(PasstSocket::Path(path("socket path", value)?)),
+            Key::RepairPath if value != "none" => return Err(text::REPAIR_PATH.to_owned()),
             _ if value.is_empty() => self.take_flag(key)?,
             _ => return self.take_text(key, values::text(value)?),
         }
@@ -118,6 +192,14 @@ impl Given {
             Key::Foreground => self.foreground = true,
             Key::DhcpDns => self.dhcp_dns = true,
             Key::DhcpSearch => self.dhcp_search = true,
+            Key::NoDhcpDns => self.dhcp_dns = false,
+            Key::NoDhcpSearch => self.dhcp_search = false,
+            Key::OneOff => self.one_off = true,
+            Key::VhostUser => self.vhost_user = true,
+            // A machine keeps no connections when it migrates, whether passt exits or closes its sockets then.
+            Key::Migration(option) if !self.vhost_user => {
+                return Err(format!("--{option} is for vhost-user mode only"));
+            }
             Key::Disable(service) => self.disabled.push(service),
             Key::NoMapGateway => self.no_map_gateway = true,
             Key::Ipv4Only => self.only = Some(Family::V4),
@@ -146,6 +228,7 @@ impl Given {
         let owned = || value.to_owned();
         match key {
             Key::LogSize => self.log_size = Some(log_size(value)?),
+            Key::Fd => self.socket = Some(PasstSocket::Descriptor(descriptor(value)?)),
             Key::NsIfname => self.ifname = Some(values::interface(value)?),
             Key::Mtu => self.mtu = Some(mtu(value)?),
             Key::Address => self.take_address(value)?,
@@ -257,7 +340,7 @@ impl Given {
     }
 
     /// Appends the options of the guest's network to `words`. The namespace exists already if `attached`.
-    pub(super) fn network(&self, attached: bool, words: &mut Vec<OsString>) -> Result<(), String> {
+    pub(in crate::compat) fn network(&self, attached: bool, words: &mut Vec<OsString>) -> Result<(), String> {
         if let Some(name) = &self.ifname {
             words.push(option("ifname", name));
         }
@@ -268,9 +351,12 @@ impl Given {
         // The addresses that the interface has already are not announced.
         let announced = self.config_net.then_some("ra");
         let without_icmp = self.disabled.contains(&"icmp").then_some("ndp");
-        // A DHCP client would replace the resolv.conf of the host, which the namespace has in common with it.
-        let has_client = attached && !self.config_net;
-        let own_dns = (has_client && !self.dhcp_dns && !self.dhcp_search).then_some("dns-option");
+        let own_dns = match self.mode {
+            // A DHCP client would replace the resolv.conf of the host, which the namespace has in common with it.
+            Mode::Pasta => attached && !self.config_net && !self.dhcp_dns && !self.dhcp_search,
+            Mode::Passt => !self.dhcp_dns,
+        };
+        let own_dns = own_dns.then_some("dns-option");
         let implied = announced.into_iter().chain(without_icmp).chain(own_dns);
         for service in self.disabled.iter().copied().chain(implied) {
             if !disabled.contains(&service) {
@@ -280,7 +366,7 @@ impl Given {
         if !disabled.is_empty() {
             words.push(option("disable", disabled.join(",")));
         }
-        words.extend(self.ports.words());
+        words.extend(self.ports.words(self.mode));
         Ok(())
     }
 
@@ -375,10 +461,14 @@ impl Given {
             self.push_addresses(words, "dns-address", forwarder.iter());
             words.extend(resolvers.iter().map(|server| option("dns", server.to_string())));
         }
-        if self.no_search {
+        if self.no_search || (self.mode == Mode::Passt && !self.dhcp_search) {
             words.push("--search=.".into());
         }
-        words.extend(self.search.iter().map(|domain| option("search", domain)));
+        let search = self
+            .search
+            .iter()
+            .filter(|_| self.mode == Mode::Pasta || self.dhcp_search);
+        words.extend(search.map(|domain| option("search", domain)));
         words.extend(self.fqdn.as_ref().map(|name| option("fqdn", name)));
     }
 }
@@ -391,6 +481,28 @@ fn path(what: &str, value: &OsStr) -> Result<OsString, String> {
     match value.is_empty() {
         true => Err(format!("Invalid {what}: ")),
         false => Ok(value.to_owned()),
+    }
+}
+
+/// Returns a path of an option of Pontoon whose value may have limits behind the path. A path that ends like such a limit would be
+/// divided.
+fn limited<T: FromStr>(what: &str, value: &OsStr, file: fn(T) -> PathBuf) -> Result<OsString, String> {
+    let value = path(what, value)?;
+    let is_whole = |text: &str| text.parse().is_ok_and(|parsed| file(parsed) == Path::new(text));
+    match value.to_str() {
+        Some(text) if !is_whole(text) => {
+            Err(format!("Invalid {what}: {text}: it ends like a limit of Pontoon"))
+        }
+        _ => Ok(value),
+    }
+}
+
+/// Parses the number of a descriptor.
+fn descriptor(value: &str) -> Result<String, String> {
+    let open = |number: &i32| *number > 2;
+    match value.parse().ok().filter(open) {
+        Some(number) => Ok(i32::to_string(&number)),
+        None => Err(format!("Invalid --fd: {value}")),
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use pontoon_supervisor::publish::Publish;
 
-use super::option;
+use super::{Mode, option};
 
 /// Direction and protocol of one of the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,9 +80,10 @@ impl Ports {
         Ok(())
     }
 
-    /// Returns the options of `pontoon run`. Ports on which programs in the namespace listen are published by default.
-    pub(super) fn words(&self) -> Vec<OsString> {
-        let of_protocol = |ports: &Inward, default: &str| match ports.is_given {
+    /// Returns the options of `pontoon run` or `pontoon vm`. By default, ports on which programs in a namespace listen are
+    /// published, and none of a virtual machine.
+    pub(super) fn words(&self, mode: Mode) -> Vec<OsString> {
+        let of_protocol = |ports: &Inward, default: &str| match ports.is_given || mode == Mode::Passt {
             true => ports
                 .values
                 .iter()

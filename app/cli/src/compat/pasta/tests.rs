@@ -522,6 +522,22 @@ fn wrong_values_have_the_error_texts_of_pasta() {
             "Invalid --log-size: 2000000000 (at most 1073741824)",
         ),
         ("--log-file=", "Invalid log file: "),
+        (
+            "-l x,size=50000",
+            "Invalid log file: x,size=50000: it ends like a limit of Pontoon",
+        ),
+        (
+            "-l x,title=y",
+            "Invalid log file: x,title=y: it ends like a limit of Pontoon",
+        ),
+        (
+            "-p x,time=1",
+            "Invalid pcap path: x,time=1: it ends like a limit of Pontoon",
+        ),
+        (
+            "-p x,snap=y",
+            "Invalid pcap path: x,snap=y: it ends like a limit of Pontoon",
+        ),
         ("--no-copy-routes", "--no-copy-routes needs --config-net"),
         ("--no-copy-addrs", "--no-copy-addrs needs --config-net"),
         (
@@ -584,17 +600,25 @@ fn unknown_options_have_the_texts_of_getopt_and_the_usage() {
 }
 
 #[test]
-fn help_lists_each_option() {
-    let Ok(Translation::Print(text)) = translated("--help") else {
-        panic!();
+fn help_lists_each_option_of_the_program() {
+    let help = |mode| match parse(mode, "p", vec!["--help".into()]) {
+        Ok(CommandLine::Print(text)) => text,
+        _ => panic!("{mode:?}"),
     };
-    for spec in SPECS {
-        let is_listed = text.contains(&format!("--{}", spec.long));
-        assert!(
-            is_listed || matches!(spec.key, Key::Refused(_) | Key::SpliceOnly),
-            "{}",
-            spec.long
-        );
+    for mode in [Mode::Pasta, Mode::Passt] {
+        let text = help(mode);
+        for spec in SPECS {
+            let is_listed = text.contains(&format!("--{}", spec.long));
+            let has_no_effect = matches!(spec.key, Key::NoSplice);
+            assert!(
+                is_listed
+                    || has_no_effect
+                    || refusal(mode, spec.key).is_some()
+                    || spec.key == Key::SpliceOnly,
+                "{mode:?}: {}",
+                spec.long
+            );
+        }
         assert!(text.lines().all(|line| line.len() <= 120), "{text}");
     }
 }

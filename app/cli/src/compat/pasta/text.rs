@@ -1,22 +1,14 @@
 //! Texts of pasta's command line: help, version, and errors of options that are refused.
 
-/// Version of pasta whose options are supported. Callers print it, or compare it with the first version that has an option.
-const EMULATED: &str = "2026_07_24.06fedeb";
+use super::{Key, Mode, ports};
 
-/// Beginning of the first line of a log file, by which callers recognize it.
-pub(super) const TITLE: &str = "pasta 2026_07_24.06fedeb";
+/// Version of pasta and passt whose options are supported. Callers print it, or compare it with the first version that has an
+/// option.
+pub(in crate::compat) const EMULATED: &str = "2026_07_24.06fedeb";
 
-pub(super) const SOCKET: &str = "-s is for passt / vhost-user mode only";
-pub(super) const ONE_OFF: &str = "--one-off is for passt mode only";
-pub(super) const NO_DHCP_DNS: &str = "--no-dhcp-dns is for passt mode only";
-pub(super) const NO_DHCP_SEARCH: &str = "--no-dhcp-search is for passt mode only";
-pub(super) const MIGRATE_EXIT: &str = "--migrate-exit is for vhost-user mode only";
-pub(super) const MIGRATE_NO_LINGER: &str = "--migrate-no-linger is for vhost-user mode only";
-pub(super) const REPAIR: &str = "--repair-path is for vhost-user mode only";
-pub(super) const VHOST_USER: &str =
-    "--vhost-user is for passt mode only (try: pontoon vm --protocol vhost-user)";
-pub(super) const CAPABILITIES: &str = "--print-capabilities is for vhost-user mode only";
-pub(super) const FD: &str = "--fd is not supported: the program opens the tap itself (try: without it)";
+/// Text of `--print-capabilities`, by the conventions of vhost-user's back ends.
+pub(super) const CAPABILITIES: &str = "{\n  \"type\": \"net\"\n}\n";
+
 pub(super) const FREEBIND: &str =
     "--freebind is not supported: ports are published at addresses that the host has (try: without it)";
 pub(super) const RUNAS: &str = "--runas is not supported: the program keeps its user, and its process that handles packets has \
@@ -27,6 +19,58 @@ pub(super) const CONF_PATH: &str = "--conf-path is not supported: requests of pe
                                     PATH, and pontoon ctl --control PATH publish)";
 pub(super) const SPLICE_ONLY: &str =
     "--splice-only is not supported: connections need an interface in the namespace (try: without it)";
+pub(super) const REPAIR_PATH: &str = "--repair-path is not supported: a machine keeps no connections when it migrates (try: --repair-path none)";
+
+/// Returns the error text of an option that only passt has.
+pub(super) fn only_of_passt(key: Key) -> Option<&'static str> {
+    Some(match key {
+        Key::Socket => "-s is for passt / vhost-user mode only",
+        Key::Fd => "--fd is not supported: the program opens the tap itself (try: without it)",
+        Key::OneOff => "--one-off is for passt mode only",
+        Key::NoDhcpDns => "--no-dhcp-dns is for passt mode only",
+        Key::NoDhcpSearch => "--no-dhcp-search is for passt mode only",
+        Key::VhostUser => "--vhost-user is for passt mode only (try: pontoon vm --protocol vhost-user)",
+        Key::PrintCapabilities => "--print-capabilities is for vhost-user mode only",
+        Key::RepairPath => "--repair-path is for vhost-user mode only",
+        Key::Migration("migrate-exit") => "--migrate-exit is for vhost-user mode only",
+        Key::Migration(_) => "--migrate-no-linger is for vhost-user mode only",
+        _ => return None,
+    })
+}
+
+/// Returns an option that only pasta has, as in the error text.
+pub(super) fn only_of_pasta(key: Key) -> Option<&'static str> {
+    Some(match key {
+        Key::Userns => "--userns",
+        Key::Netns => "--netns",
+        Key::NetnsOnly => "--netns-only",
+        Key::NoNetnsQuit => "--no-netns-quit",
+        Key::NsMacAddr => "--ns-mac-addr",
+        Key::NsIfname => "-I",
+        Key::DhcpDns => "--dhcp-dns",
+        Key::DhcpSearch => "--dhcp-search",
+        Key::ConfigNet => "--config-net",
+        Key::NoCopyRoutes => "--no-copy-routes",
+        Key::NoCopyAddrs => "--no-copy-addrs",
+        Key::HostLoToNsLo => "--host-lo-to-ns-lo",
+        Key::SpliceOnly => "--splice-only",
+        Key::Ports(ports::TCP_OUT) => "-T",
+        Key::Ports(ports::UDP_OUT) => "-U",
+        _ => return None,
+    })
+}
+
+/// Returns the beginning of the first line of a log file, by which callers recognize it.
+pub(super) fn title(mode: Mode) -> String {
+    format!("{} {EMULATED}", name(mode))
+}
+
+const fn name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Pasta => "pasta",
+        Mode::Passt => "passt",
+    }
+}
 
 /// Returns the text of `--help`, in which callers search for the options that they need.
 pub(in crate::compat) fn usage(program: &str) -> String {
@@ -97,6 +141,6 @@ Without PID or --netns, the command or a shell runs in new namespaces. docs/comp
 }
 
 /// Returns the text of `--version`, of which callers show the first line.
-pub(super) fn version() -> String {
-    format!("pasta {EMULATED}\npontoon: {}\n", env!("CARGO_PKG_VERSION"))
+pub(super) fn version(mode: Mode) -> String {
+    format!("{}\npontoon: {}\n", title(mode), env!("CARGO_PKG_VERSION"))
 }

@@ -6,8 +6,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::rc::{Rc, Weak};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use pontoon_control::http::{HttpRequest, HttpResponse};
@@ -15,8 +19,10 @@ use pontoon_control::reply;
 use pontoon_control::server::{Answer, StreamState};
 use pontoon_engine::decider::Denial;
 use pontoon_engine::egress::EgressProtocol;
+use pontoon_ipc::Descriptor;
 use pontoon_worker::Update;
 use pontoon_worker::messages::{DecisionRequest, DecisionVerdict, VerdictKind};
+use rustix::net::SocketAddrAny;
 use serde::Deserialize;
 
 use super::Api;
@@ -35,6 +41,10 @@ const MAX_PENDING: usize = 8192;
 /// Limit on the requests that wait for the decider to read them. Further requests are left to their deadline.
 const MAX_QUEUED: usize = 4096;
 
+/// Limit on the connections to Unix sockets that the engine has not received. A compromised engine that does not read would
+/// otherwise take the descriptors of this process.
+const MAX_UNTAKEN: usize = 1024;
+
 /// Number of bytes from which on no further line is added to a part of the response.
 const PART: usize = 8 << 10;
 
@@ -50,7 +60,7 @@ pub(super) struct Decisions {
     /// Deadline of a verdict; `None` if no decider is required.
     deadline: Option<Duration>,
     /// Held by the streamed response of the decider, while it is connected.
-    stream: Weak<()>,
+    stream: std::rc::Weak<()>,
     /// True while the program at the other end of `--decider-fd` is connected.
     descriptor: bool,
     /// The state that the engine knows: true if a decider is connected.
@@ -61,6 +71,8 @@ pub(super) struct Decisions {
     pending: BTreeMap<u64, PendingDecision>,
     /// The times at which pending requests expire, in order.
     expiries: VecDeque<(Instant, u64)>,
+    /// Connections to Unix sockets that were on the way to the engine when the latest one was added.
+    untaken: Vec<Weak<OwnedFd>>,
     pub(super) counts: DeciderCounts,
 }
 
@@ -203,7 +215,7 @@ pub(in crate::control) fn decide(
         .map_err(|why| VerdictError::new(400, why))?;
     let (kind, result) = match verdict {
         Decided::Verdict(kind) => (kind, Ok(())),
-        Decided::Unix(path) => match target::connect_unix(&path, &api.own) {
+        Decided::Unix(path) => match api.decisions.connect_unix(&path, &api.own) {
             Ok(socket) => (VerdictKind::Stream(socket), Ok(())),
             Err(error) => {
                 let why = format_args!("cannot connect to {}: {error}", path.display());
@@ -214,8 +226,17 @@ pub(in crate::control) fn decide(
     };
     api.decisions.pending.remove(&token);
     let verdict = DecisionVerdict { token, verdict: kind };
+    // A verdict with a connection has a message of its own: while the kernel refuses to pass descriptors, others overtake it.
+    let has_room = |verdicts: &Vec<DecisionVerdict>| {
+        let latest = [verdicts.last(), Some(&verdict)];
+        verdicts.len() < Update::MAX_VERDICTS
+            && latest
+                .into_iter()
+                .flatten()
+                .all(|verdict| !matches!(verdict.verdict, VerdictKind::Stream(_)))
+    };
     match api.outbox.last_mut() {
-        Some(Update::Verdicts(verdicts)) if verdicts.len() < Update::MAX_VERDICTS => verdicts.push(verdict),
+        Some(Update::Verdicts(verdicts)) if has_room(verdicts) => verdicts.push(verdict),
         _ => api.outbox.push(Update::Verdicts(vec![verdict])),
     }
     result
@@ -303,6 +324,19 @@ impl Decisions {
 
     fn is_connected(&self) -> bool {
         self.descriptor || self.stream.strong_count() > 0
+    }
+
+    /// Connects to a Unix socket, unless too many connections wait until the engine receives them.
+    fn connect_unix(&mut self, path: &Path, own: &[SocketAddrAny]) -> io::Result<Descriptor> {
+        self.untaken.retain(|socket| socket.strong_count() > 0);
+        if self.untaken.len() >= MAX_UNTAKEN {
+            return Err(io::Error::other(
+                "the engine does not receive the connections before it",
+            ));
+        }
+        let socket = Arc::new(target::connect_unix(path, own)?);
+        self.untaken.push(Arc::downgrade(&socket));
+        Ok(socket.into())
     }
 
     /// Returns the next line for the decider.

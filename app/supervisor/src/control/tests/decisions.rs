@@ -234,6 +234,37 @@ fn redirect_to_a_unix_socket_passes_a_connected_descriptor() {
 
 /// The supervisor is the client of the socket, and has more rights there than the decider and the guest.
 #[test]
+fn connections_that_the_engine_does_not_receive_are_limited_and_delay_no_other_verdict() {
+    pontoon_process::descriptor::raise_limit();
+    let mut fixture = required(None);
+    let _decider = decider(&mut fixture);
+    let path = fixture.path.with_extension("target");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let body = format!(r#"{{"verdict":"redirect","to":"unix:{}"}}"#, path.display());
+    const MOST: u64 = 1024;
+    for token in 0..=MOST {
+        ask(&mut fixture, vec![request(token, EgressProtocol::Tcp)]);
+        let status = decide(&mut fixture, token, &body);
+        assert_eq!(status, if token < MOST { "200" } else { "409" }, "{token}");
+        // The updates stay in a list, as if the engine did not read them.
+        if token < MOST {
+            drop(listener.accept().unwrap());
+        }
+    }
+    let of_each = |updates: &[Update]| -> Vec<usize> {
+        let len = |update: &Update| match update {
+            Update::Verdicts(verdicts) => verdicts.len(),
+            other => panic!("{other:?}"),
+        };
+        updates.iter().map(len).collect()
+    };
+    assert_eq!(of_each(&fixture.updates), vec![1; 1025]);
+    fixture.updates.clear();
+    ask(&mut fixture, vec![request(MOST + 1, EgressProtocol::Tcp)]);
+    assert_eq!(decide(&mut fixture, MOST + 1, &body), "200");
+}
+
+#[test]
 fn flows_are_not_redirected_to_sockets_of_the_instance() {
     let mut fixture = required(None);
     let read = fixture.path.with_extension("read");

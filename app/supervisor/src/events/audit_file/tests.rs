@@ -18,17 +18,10 @@ fn record(number: u64) -> String {
     format!("{{\"n\":{number}}}\n")
 }
 
-/// Returns the numbers of the records in a text, and of those that a gap record names.
+/// Returns the numbers of the records in a text.
 fn numbers(text: &str) -> Vec<u64> {
-    let mut all = Vec::new();
-    for line in text.lines() {
-        let record: Value = serde_json::from_str(line).expect(line);
-        match record["n"].as_u64() {
-            Some(number) => all.push(number),
-            None => all.extend(record["from"].as_u64().unwrap()..=record["to"].as_u64().unwrap()),
-        }
-    }
-    all
+    let number = |line: &str| serde_json::from_str::<Value>(line).expect(line)["n"].as_u64();
+    text.lines().filter_map(number).collect()
 }
 
 #[test]
@@ -36,11 +29,10 @@ fn full_files_are_renamed_and_have_whole_records() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit");
     let mut audit = AuditFile::open(&options(&path, 4096, 3)).unwrap();
-    let now = Instant::now();
     for number in 1..=2000 {
-        audit.push((number, number), &record(number));
+        audit.push(record(number).as_bytes());
         if number % 100 == 0 {
-            audit.flush(now);
+            audit.write().unwrap();
         }
     }
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
@@ -64,8 +56,8 @@ fn records_are_appended_to_a_file_of_an_earlier_process() {
     let path = directory.path().join("audit");
     fs::write(&path, "{\"n\":1}\n{\"n\":").unwrap();
     let mut audit = AuditFile::open(&options(&path, 1 << 20, 1)).unwrap();
-    audit.push((1, 1), &record(1));
-    audit.flush(Instant::now());
+    audit.push(record(1).as_bytes());
+    audit.write().unwrap();
     assert_eq!(
         fs::read_to_string(&path).unwrap(),
         "{\"n\":1}\n{\"n\":\n{\"n\":1}\n"
@@ -77,13 +69,12 @@ fn file_that_another_program_has_renamed_stays_as_it_is() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit");
     let mut audit = AuditFile::open(&options(&path, 4096, 2)).unwrap();
-    let now = Instant::now();
     fs::rename(&path, directory.path().join("moved")).unwrap();
     fs::write(&path, "{\"n\":0}\n").unwrap();
     for number in 1..=1000 {
-        audit.push((number, number), &record(number));
+        audit.push(record(number).as_bytes());
     }
-    audit.flush(now);
+    audit.write().unwrap();
     assert!(fs::read_to_string(&path).unwrap().contains("{\"n\":1000}"));
     let renamed = numbers(&fs::read_to_string(numbered(&path, 1)).unwrap());
     assert_eq!(renamed.first(), Some(&0), "the file with the name was continued");
@@ -131,11 +122,16 @@ impl Append for Disk {
 }
 
 fn on_disk(disk: Disk) -> AuditFile<Disk> {
-    AuditFile::new("audit".into(), &options(Path::new("audit"), 1 << 30, 1), disk, 0)
+    AuditFile::new(
+        "audit".into(),
+        &options(Path::new("audit"), 1 << 30, 1),
+        Some(disk),
+        0,
+    )
 }
 
-fn flush(audit: &mut AuditFile<Disk>, now: Instant) {
-    audit.flush_with(now, |_| unreachable!("the file is not full"));
+fn write(audit: &mut AuditFile<Disk>) -> io::Result<()> {
+    audit.write_with(|_| unreachable!("the file is not full"))
 }
 
 fn text(audit: &AuditFile<Disk>) -> &str {
@@ -148,49 +144,31 @@ fn records_wait_while_the_disk_is_full_and_the_file_ends_with_a_whole_one() {
         room: 20,
         ..Disk::default()
     });
-    let now = Instant::now();
     for number in 1..=9 {
-        audit.push((number, number), &record(number));
+        audit.push(record(number).as_bytes());
     }
-    flush(&mut audit, now);
+    assert_eq!(write(&mut audit).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
     assert_eq!(text(&audit), "{\"n\":1}\n{\"n\":2}\n");
-    assert_eq!((audit.retry_at(), audit.counts()), (Some(now + RETRY), [1, 0]));
     audit.file.as_mut().unwrap().room = 1 << 20;
-    flush(&mut audit, now);
-    assert_eq!(numbers(text(&audit)), [1, 2], "the next attempt is not due");
-    flush(&mut audit, now + RETRY);
+    write(&mut audit).unwrap();
     assert_eq!(numbers(text(&audit)), (1..=9).collect::<Vec<_>>());
-    assert_eq!(audit.retry_at(), None);
 }
 
 #[test]
-fn records_beyond_the_buffer_are_named_by_a_gap_record() {
-    let mut audit = on_disk(Disk::default());
-    let mut now = Instant::now();
-    const RECORDS: u64 = 200_000;
-    for number in 1..=RECORDS {
-        audit.push((number, number), &record(number));
-        if number % 1000 == 0 {
-            flush(&mut audit, now);
-        }
-        assert!(audit.unwritten.len() <= BUFFER);
+fn incomplete_record_is_written_when_its_end_is_added() {
+    let mut audit = on_disk(Disk {
+        room: 1 << 20,
+        ..Disk::default()
+    });
+    for (part, written) in [
+        ("{\"n\"", ""),
+        (":1}\n{", "{\"n\":1}\n"),
+        ("\"n\":2}\n", "{\"n\":1}\n{\"n\":2}\n"),
+    ] {
+        audit.push(part.as_bytes());
+        write(&mut audit).unwrap();
+        assert_eq!(text(&audit), written);
     }
-    audit.file.as_mut().unwrap().room = usize::MAX;
-    now += RETRY;
-    flush(&mut audit, now);
-    // The gap record does not wait for another record.
-    assert_eq!(numbers(text(&audit)), (1..=RECORDS).collect::<Vec<_>>());
-    audit.push((RECORDS + 1, RECORDS + 3), "{\"from\":200001,\"to\":200003}\n");
-    flush(&mut audit, now);
-    let all = text(&audit);
-    assert_eq!(numbers(all), (1..=RECORDS + 3).collect::<Vec<_>>());
-    let gaps: Vec<&str> = all.lines().filter(|line| line.contains("\"gap\"")).collect();
-    let [gap] = gaps[..] else {
-        panic!("{gaps:?}");
-    };
-    assert!(gap.contains("\"reason\":\"file\""), "{gap}");
-    let (before, _) = all.split_at(all.find(gap).unwrap());
-    assert_eq!(audit.counts()[1], RECORDS - numbers(before).len() as u64);
 }
 
 #[test]
@@ -201,14 +179,13 @@ fn rest_of_a_record_follows_if_the_file_cannot_be_shortened() {
         cannot_truncate: true,
         ..Disk::default()
     });
-    let now = Instant::now();
     for number in 1..=3 {
-        audit.push((number, number), &record(number));
+        audit.push(record(number).as_bytes());
     }
-    flush(&mut audit, now);
+    write(&mut audit).unwrap_err();
     assert_eq!(text(&audit), "{\"n\":1}\n{\"");
-    for round in 1..=3 {
-        flush(&mut audit, now + round * RETRY);
+    for is_last in [false, false, true] {
+        assert_eq!(write(&mut audit).is_ok(), is_last);
     }
     assert_eq!(text(&audit), "{\"n\":1}\n{\"n\":2}\n{\"n\":3}\n");
 }

@@ -4,10 +4,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use pontoon_engine::egress::EgressProtocol;
-use pontoon_ipc::Descriptor;
 use rustix::net::{
     AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, connect, getpeername, socket_with,
 };
@@ -59,7 +57,7 @@ pub(super) fn parse(
 
 /// Connects to a Unix stream socket, without waiting for its backlog. A socket that is bound to one of the addresses `own` is
 /// refused: this process is its client, whom it would permit what the guest then sends.
-pub(super) fn connect_unix(path: &Path, own: &[SocketAddrAny]) -> io::Result<Descriptor> {
+pub(super) fn connect_unix(path: &Path, own: &[SocketAddrAny]) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -67,7 +65,7 @@ pub(super) fn connect_unix(path: &Path, own: &[SocketAddrAny]) -> io::Result<Des
     if getpeername(&socket)?.is_some_and(|name| own.contains(&name)) {
         return Err(io::Error::other("it is a control socket of this instance"));
     }
-    Ok(Arc::new(socket).into())
+    Ok(socket)
 }
 
 #[cfg(test)]

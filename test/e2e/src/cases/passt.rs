@@ -1,0 +1,261 @@
+//! Cases about the command line of passt, as libvirt, QEMU and users in a shell use it. A namespace stands for the virtual
+//! machine, and the test for the program that starts passt: the command lines and descriptors are replays.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::mount::mount_bind;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::lifecycle::nothing_left;
+use super::shell::Shell;
+use super::{expect, tcp_server};
+use crate::carrier::{Framing, dial};
+use crate::case::{Case, Context, Family};
+use crate::guest::tcp;
+use crate::machine::TapGuest;
+use crate::network::Network;
+use crate::{process, server};
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("compat.passt.libvirt", 40, libvirt),
+        Case::new("compat.passt.qemu", 40, qemu),
+        Case::new("compat.passt.default-sockets", 30, default_sockets),
+        Case::new("compat.passt.invalid-clients", 60, invalid_clients),
+        Case::new("compat.passt.errors", 30, errors),
+    ]
+    .into_iter()
+    .map(Case::pontoon_only)
+    .collect()
+}
+
+const SOCKET: &str = "/mnt/socket";
+const PID: &str = "/mnt/pid";
+
+/// Lease of a guest with the addresses of the host: address, gateway, DNS forwarder, MTU.
+const LEASE: &str = "dhcp4 198.51.100.1/24 198.51.100.2 198.51.100.2 65520";
+
+impl Shell {
+    /// Runs passt until it exits, and returns its output and the exit status. The call returns when no process has the
+    /// output open, as callers wait for that.
+    fn passt(&mut self, arguments: &str) -> Result<String> {
+        self.ask(&format!("echo $($PASST {arguments} 2>&1; echo status $?)"))
+    }
+}
+
+/// Reads the process id of a daemon.
+fn daemon(path: &str) -> Result<Pid> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    Pid::from_raw(text.trim().parse()?).context("the process id is 0")
+}
+
+/// Connects a guest to the socket at `path`.
+fn connected(path: &str) -> Result<TapGuest> {
+    TapGuest::at(dial(Path::new(path), Framing::Stream)?, Framing::Stream)
+}
+
+/// Waits until no process of the program runs.
+fn wait_for_the_end(context: &Context) -> Result<()> {
+    process::wait_until("the program has exited", Duration::from_secs(3), || {
+        Ok(context.program.processes().is_empty())
+    })
+    .map(drop)
+}
+
+/// Tests libvirt's command line and its use of the process: the socket and the pid file exist when the program returns, a
+/// second client is disconnected, and the process exits with its client.
+fn libvirt(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let servers = [
+        tcp_server(&network, Family::V4)?,
+        tcp_server(&network, Family::V6)?,
+    ];
+    let mut shell = Shell::start(context)?;
+    let line =
+        format!("--one-off --socket {SOCKET} --pid {PID} --hostname machine --no-map-gw --tcp-ports 8080:80");
+    let text = shell.passt(&line)?;
+    ensure!(text.ends_with("status 0"), "{text}");
+    let process = daemon(PID)?;
+    let guest = connected(SOCKET)?;
+    expect(&guest.dhcp4()?, LEASE)?;
+    let options = guest.dhcp4_options()?;
+    ensure!(options.contains("machine"), "{options}");
+    guest.slaac()?;
+    for server in servers {
+        let words = ["put", "0", "71", "10000000"];
+        expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")?;
+    }
+    let any = SocketAddr::new(Family::V4.unspecified(), 80);
+    guest.namespace.enter(|| server::tcp::start(any))?;
+    let published = SocketAddr::new(network.host_address(Family::V4), 8080);
+    let words = ["fetch", "0", "72", "10000000"];
+    expect(&network.server().enter(|| tcp::command(published, &words))?, "ok")?;
+    let mut second = UnixStream::from(dial(Path::new(SOCKET), Framing::Stream)?);
+    second.set_read_timeout(Some(Duration::from_secs(5)))?;
+    ensure!(second.read(&mut [0])? == 0, "a second client was served");
+    expect(&guest.dhcp4()?, LEASE)?;
+    drop(guest);
+    wait_for_the_end(context)?;
+    ensure!(!Path::new(SOCKET).exists(), "the socket's file was not removed");
+    // libvirt reads it, and removes it itself.
+    ensure!(daemon(PID)? == process, "the pid file was changed");
+    drop(shell);
+    nothing_left()
+}
+
+/// Starts passt as QEMU does, with one end of a socket pair as descriptor 3, and waits until it has gone to the background.
+/// Returns the other end.
+fn start_as_qemu(context: &Context) -> Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let binary = context.program.binary.as_deref().context("no program")?;
+    let mut command = Command::new("sh");
+    if context.program.drop_privileges {
+        command = Command::new("unshare");
+        command.args(["--user", "--map-user=1000", "--map-group=1000", "--", "sh"]);
+    }
+    let line = format!(
+        "exec \"$0\" compat passt --quiet --mtu 1500 --no-map-gw --no-dhcp-search --tcp-ports 8080:80 --pid {PID} --fd 3 3<&0 </dev/null"
+    );
+    let child = command
+        .args(["-c", &line, binary])
+        .stdin(theirs)
+        .stdout(Stdio::null())
+        .spawn()?;
+    let status = child.wait_with_output()?.status;
+    ensure!(status.success(), "passt: {status}");
+    Ok(ours)
+}
+
+/// Tests QEMU's use of the process: it exits with its connection, is terminated by SIGTERM, and is started again after both.
+fn qemu(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, Family::V4)?;
+    super::tmpfs(Path::new(crate::machine::DIRECTORY))?;
+    for end in ["connection", "signal", "connection"] {
+        let guest = TapGuest::at(start_as_qemu(context)?, Framing::Stream)?;
+        expect(&guest.dhcp4()?, &LEASE.replace("65520", "1500"))?;
+        let words = ["fetch", "0", "73", "10000000"];
+        expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")?;
+        match end {
+            "signal" => {
+                kill_process(daemon(PID)?, Signal::TERM)?;
+                wait_for_the_end(context)?;
+                drop(guest);
+            }
+            _ => drop(guest),
+        }
+        wait_for_the_end(context)?;
+    }
+    nothing_left()
+}
+
+/// Mounts an empty file system over /tmp, and in it the directory of the program if that is below /tmp.
+fn cover_tmp(context: &Context) -> Result<()> {
+    let binary = Path::new(context.program.binary.as_deref().context("no program")?);
+    let directory = binary.parent().context("the program has no directory")?;
+    let tmp = Path::new("/tmp");
+    let kept = directory
+        .starts_with(tmp)
+        .then(|| File::open(directory))
+        .transpose()?;
+    super::tmpfs(tmp)?;
+    if let Some(kept) = kept {
+        fs::create_dir_all(directory)?;
+        mount_bind(format!("/proc/self/fd/{}", kept.as_raw_fd()), directory)?;
+    }
+    Ok(())
+}
+
+/// Tests the paths of the sockets without an option.
+fn default_sockets(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    cover_tmp(context)?;
+    let mut shell = Shell::start(context)?;
+    let path = |number: u32| format!("/tmp/passt_{number}.socket");
+    for number in [1, 2] {
+        expect(
+            &shell.passt(&format!("--quiet --pid {PID}.{number}"))?,
+            "status 0",
+        )?;
+        expect(&connected(&path(number))?.dhcp4()?, LEASE)?;
+    }
+    shell.run(&format!("kill -KILL $(cat {PID}.1)"))?;
+    process::wait_until("the first program has exited", Duration::from_secs(3), || {
+        Ok(UnixStream::connect(path(1)).is_err())
+    })?;
+    // The file of a killed process is replaced.
+    expect(&shell.passt(&format!("--quiet --pid {PID}.3"))?, "status 0")?;
+    expect(&connected(&path(1))?.dhcp4()?, LEASE)?;
+    shell.run(&format!("kill $(cat {PID}.2 {PID}.3)"))?;
+    wait_for_the_end(context)?;
+    ensure!(!Path::new(&path(1)).exists() && !Path::new(&path(2)).exists());
+    drop(shell);
+    nothing_left()
+}
+
+/// Tests clients that do not speak the protocol, or that connect and disconnect: the process serves the next one.
+fn invalid_clients(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let mut shell = Shell::start(context)?;
+    expect(
+        &shell.passt(&format!("--quiet --socket {SOCKET} --pid {PID}"))?,
+        "status 0",
+    )?;
+    let process = daemon(PID)?;
+    let mut large = 65_536_u32.to_be_bytes().to_vec();
+    large.resize(4 + 65_536, 0);
+    let half = [&100_u32.to_be_bytes()[..], &[0xff; 50]].concat();
+    for sent in [
+        vec![0xff; 100_000],
+        large,
+        half,
+        vec![0; 8],
+        14_u32.to_be_bytes().to_vec(),
+    ] {
+        let mut client = UnixStream::from(dial(Path::new(SOCKET), Framing::Stream)?);
+        // The connection may be closed before everything is sent.
+        let _ = client.write_all(&sent);
+        drop(client);
+        expect(&connected(SOCKET)?.dhcp4()?, LEASE)?;
+    }
+    for _ in 0..1000 {
+        drop(dial(Path::new(SOCKET), Framing::Stream)?);
+    }
+    expect(&connected(SOCKET)?.dhcp4()?, LEASE)?;
+    ensure!(daemon(PID)? == process);
+    kill_process(process, Signal::TERM)?;
+    wait_for_the_end(context)?;
+    drop(shell);
+    nothing_left()
+}
+
+/// Tests errors: one line, and the exit status 1.
+fn errors(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let mut shell = Shell::start(context)?;
+    for (arguments, text) in [
+        ("-T auto", "-T is for pasta mode only status 1"),
+        (
+            "--fd 77",
+            "cannot use descriptor 77 for --fd: bad file descriptor",
+        ),
+        ("--socket /none/socket", "(try: an existing directory) status 1"),
+        ("--socket /mnt/s sh", "Extra non-option argument: sh status 1"),
+        ("--socket /mnt/s --address 300.1.1.1", "status 1"),
+    ] {
+        let printed = shell.passt(arguments)?;
+        ensure!(printed.contains(text), "{arguments}: {printed}");
+    }
+    drop(shell);
+    nothing_left()
+}
