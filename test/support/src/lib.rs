@@ -6,6 +6,8 @@
 // An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]
 
+#[cfg(feature = "client-hello")]
+pub mod client_hello;
 pub mod corpus;
 #[cfg(feature = "engine")]
 pub mod engine;
