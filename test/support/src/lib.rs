@@ -26,6 +26,8 @@ pub mod openapi;
 pub mod process;
 #[cfg(feature = "property")]
 pub mod property;
+#[cfg(feature = "proxy")]
+pub mod proxy;
 #[cfg(feature = "relay")]
 pub mod relay;
 #[cfg(feature = "ring")]
