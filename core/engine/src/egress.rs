@@ -27,7 +27,7 @@ use name::{LearnedDomain, LearnedDomains, Renewal};
 
 pub use name::HOLD;
 pub use refused::RefusedFlows;
-pub use rule::{Action, EgressProtocol, EgressRule, Match, Pattern, Target};
+pub use rule::{Action, EgressProtocol, EgressRule, Match, Pattern, Proof, Target};
 pub use selection::DestinationSelection;
 
 /// The egress rules of one worker, with the number of matches of each.
@@ -396,7 +396,9 @@ impl EgressEntry {
     }
 
     fn allows(&self, to: &Destination<'_>, now: Instant) -> bool {
-        self.rule.to.is_for(to.protocol, to.port)
+        // No connection proves its name yet, so a rule that requires it permits none.
+        self.rule.to.proof.is_none()
+            && self.rule.to.is_for(to.protocol, to.port)
             && (self.names(to.written, now) || self.names(to.remote, now))
     }
 
