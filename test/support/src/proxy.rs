@@ -35,16 +35,19 @@ pub struct Course {
 
 /// Runs a handshake with the octets `answers` in segments of these lengths, which are repeated.
 pub fn course(mut handshake: Handshake, mut answers: &[u8], segments: &[usize]) -> Course {
+    assert_no_secret(&format!("{handshake:?}"));
     let mut requests = handshake.take_request().expect("a request precedes all answers");
     let mut total = 0;
     let mut segments = segments.iter().cycle();
     let progress = loop {
-        assert_no_secret(&format!("{handshake:?}"));
         let length = segments.next().map_or(1, |length| *length).min(answers.len());
         let (segment, rest) = answers.split_at(length);
         answers = rest;
         let progress = handshake.read(segment);
-        requests.extend(handshake.take_request().unwrap_or_default());
+        if let Some(request) = handshake.take_request() {
+            requests.extend(request);
+            assert_no_secret(&format!("{handshake:?}"));
+        }
         match progress {
             Progress::NeedMore if rest.is_empty() => break progress,
             Progress::NeedMore => total += length,
@@ -62,6 +65,7 @@ pub fn course(mut handshake: Handshake, mut answers: &[u8], segments: &[usize]) 
         }
     };
     assert!(handshake.take_request().is_none());
+    assert_no_secret(&format!("{handshake:?}"));
     Course { progress, requests }
 }
 
