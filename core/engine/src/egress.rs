@@ -23,7 +23,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::Instant;
-use name::{LearnedDomain, LearnedDomains, Renewal};
+use name::{AddressUse, LearnedDomain, LearnedDomains, Renewal};
 
 pub use name::HOLD;
 pub use refused::RefusedFlows;
@@ -150,7 +150,7 @@ impl Egress {
         let entry = |rule: &EgressRule| EgressEntry {
             rule: rule.clone(),
             name: match &rule.to.target {
-                Target::Name(pattern) => Some(self.names.get(rule.action, pattern)),
+                Target::Name(pattern) => Some(self.names.get(AddressUse::of(rule), pattern)),
                 Target::Any | Target::Net(_) => None,
             },
             tally: self
