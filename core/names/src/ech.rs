@@ -40,11 +40,17 @@ pub fn remove(message: &mut [u8]) -> Result<Removal, Malformed> {
     if edits.is_empty() {
         return Ok(Removal::Unchanged);
     }
+    let mut changed = message.to_vec();
     for Edit { range, params } in edits {
-        message[range].copy_from_slice(&params);
+        changed[range].copy_from_slice(&params);
+    }
+    // A compressed name of a malicious message may refer to octets that have changed.
+    if !self::edits(&changed)?.is_empty() {
+        return Err(Malformed);
     }
     // The resolver has not validated the changed records (RFC 4035 section 3.2.3).
-    message[FLAGS] &= !AUTHENTIC_DATA;
+    changed[FLAGS] &= !AUTHENTIC_DATA;
+    message.copy_from_slice(&changed);
     Ok(Removal::Removed)
 }
 

@@ -174,6 +174,19 @@ fn malformed_message_is_an_error_and_unchanged() {
     }
 }
 
+#[test]
+fn message_whose_names_refer_to_removed_octets_is_malformed() {
+    let mut message = response(&[https(&[(5, b"")]), https(&[ALPN])]);
+    // The owner of the second record is at the key of the first one's parameter: the root before the change, and a pointer
+    // behind the end of the message after it.
+    let key = message.windows(4).position(|part| part == [0, 5, 0, 0]).unwrap();
+    let owner = message.windows(2).rposition(|part| part == [0xc0, 12]).unwrap();
+    message[owner + 1] = u8::try_from(key).unwrap();
+    let before = message.clone();
+    assert_eq!(remove(&mut message), Err(Malformed));
+    assert_eq!(message, before);
+}
+
 proptest! {
     #[test]
     fn no_ech_is_left_in_any_mutated_message(
