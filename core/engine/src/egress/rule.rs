@@ -122,12 +122,11 @@ impl FromStr for EgressRule {
                 ));
             }
         };
-        let to: Match = to.parse()?;
+        let to = Match::parse(to)?;
         match (to.proof, action) {
             (None, _) => Ok(Self { action, to }),
             (Some(_), Action::Deny) => Err(format!("'{text}': a deny rule requires no proof")),
-            // Such a rule would permit less than a user expects, because no connection proves its name yet.
-            (Some(proof), Action::Allow) => Err(format!("'{text}': '/{proof}' is not supported yet")),
+            (Some(proof), Action::Allow) => Err(unsupported(text, proof)),
         }
     }
 }
@@ -136,6 +135,17 @@ impl FromStr for Match {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let to = Self::parse(text)?;
+        match to.proof {
+            None => Ok(to),
+            Some(proof) => Err(unsupported(text, proof)),
+        }
+    }
+}
+
+impl Match {
+    /// Parses a destination, which may require proof.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (text, protocol, proof) = match text.rsplit_once('/') {
             Some((text, "tcp")) => (text, Some(EgressProtocol::Tcp), None),
             Some((text, "udp")) => (text, Some(EgressProtocol::Udp), None),
@@ -161,6 +171,11 @@ impl FromStr for Match {
             proof,
         })
     }
+}
+
+/// Returns the error about a rule that requires proof. It would permit no connection, because none proves its name yet.
+fn unsupported(text: &str, proof: Proof) -> String {
+    format!("'{text}': '/{proof}' is not supported yet")
 }
 
 impl FromStr for Target {

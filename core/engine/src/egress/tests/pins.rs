@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::fixture::{Answer, question};
 use super::*;
 use crate::Instant;
-use crate::egress::{Action, Destination, Egress};
+use crate::egress::{Action, Destination, Egress, Match};
 
 const START: Instant = Instant(1_000_000_000_000);
 
@@ -13,7 +13,7 @@ const START: Instant = Instant(1_000_000_000_000);
 fn learned(kind: u16, answer: impl FnOnce(&mut Answer)) -> Egress {
     let rule = EgressRule {
         action: Action::Allow,
-        to: "example.org:443/tls".parse().unwrap(),
+        to: Match::parse("example.org:443/tls").unwrap(),
     };
     let egress = Egress::new(&[rule]);
     let mut message = Answer::to(&question("example.org", kind));

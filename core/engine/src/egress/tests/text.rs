@@ -33,11 +33,6 @@ fn egress_rules_are_parsed() {
         ("*", "*"),
         ("*:25/tcp", "*:25/tcp"),
         ("*/icmp", "*/icmp"),
-        ("Example.org:443/tls", "example.org:443/tls"),
-        (
-            "*.example.org:443-445/tls-strict",
-            "*.example.org:443-445/tls-strict",
-        ),
     ] {
         let parsed: Match = text.parse().unwrap();
         assert_eq!(parsed.to_string(), shown);
@@ -108,11 +103,25 @@ fn rule_that_requires_proof_is_not_accepted() {
     ] {
         assert_eq!(text.parse::<EgressRule>(), Err(why.to_owned()));
     }
-    let to: Match = "a.org:443/tls".parse().unwrap();
-    assert_eq!(
-        (to.protocol, to.proof),
-        (Some(EgressProtocol::Tcp), Some(Proof::Tls))
-    );
+    let why = "'a.org:443/tls': '/tls' is not supported yet";
+    assert_eq!("a.org:443/tls".parse::<Match>(), Err(why.to_owned()));
+}
+
+#[test]
+fn required_proof_is_parsed() {
+    for (text, shown, proof) in [
+        ("Example.org:443/tls", "example.org:443/tls", Proof::Tls),
+        (
+            "*.example.org:443-445/tls-strict",
+            "*.example.org:443-445/tls-strict",
+            Proof::TlsStrict,
+        ),
+    ] {
+        let to = Match::parse(text).unwrap();
+        assert_eq!((to.protocol, to.proof), (Some(EgressProtocol::Tcp), Some(proof)));
+        assert_eq!(to.to_string(), shown);
+        assert_eq!(Match::parse(shown), Ok(to));
+    }
 }
 
 #[test]
