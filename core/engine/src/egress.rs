@@ -23,11 +23,11 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::Instant;
-use name::{LearnedDomain, LearnedDomains, Renewal};
+use name::{AddressUse, LearnedDomain, LearnedDomains, Renewal};
 
 pub use name::HOLD;
 pub use refused::RefusedFlows;
-pub use rule::{Action, EgressProtocol, EgressRule, Match, Pattern, Target};
+pub use rule::{Action, EgressProtocol, EgressRule, Match, Pattern, Proof, Target};
 pub use selection::DestinationSelection;
 
 /// The egress rules of one worker, with the number of matches of each.
@@ -150,7 +150,7 @@ impl Egress {
         let entry = |rule: &EgressRule| EgressEntry {
             rule: rule.clone(),
             name: match &rule.to.target {
-                Target::Name(pattern) => Some(self.names.get(rule.action, pattern)),
+                Target::Name(pattern) => Some(self.names.get(AddressUse::of(rule), pattern)),
                 Target::Any | Target::Net(_) => None,
             },
             tally: self
@@ -396,7 +396,9 @@ impl EgressEntry {
     }
 
     fn allows(&self, to: &Destination<'_>, now: Instant) -> bool {
-        self.rule.to.is_for(to.protocol, to.port)
+        // No connection proves its name yet, so a rule that requires it permits none.
+        self.rule.to.proof.is_none()
+            && self.rule.to.is_for(to.protocol, to.port)
             && (self.names(to.written, now) || self.names(to.remote, now))
     }
 

@@ -6,6 +6,8 @@
 // An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]
 
+#[cfg(feature = "client-hello")]
+pub mod client_hello;
 pub mod corpus;
 #[cfg(feature = "engine")]
 pub mod engine;
@@ -24,6 +26,8 @@ pub mod openapi;
 pub mod process;
 #[cfg(feature = "property")]
 pub mod property;
+#[cfg(feature = "proxy")]
+pub mod proxy;
 #[cfg(feature = "relay")]
 pub mod relay;
 #[cfg(feature = "ring")]

@@ -122,7 +122,7 @@ fn write_header(to: &Path) -> Result<bool> {
 }
 
 /// The crates that a program with the crate `pontoon` contains.
-const PACKAGES: [&str; 14] = [
+const PACKAGES: [&str; 15] = [
     "pontoon",
     "pontoon-engine",
     "pontoon-event",
@@ -130,6 +130,7 @@ const PACKAGES: [&str; 14] = [
     "pontoon-host-network",
     "pontoon-ipc",
     "pontoon-link",
+    "pontoon-names",
     "pontoon-process",
     "pontoon-ring",
     "pontoon-sandbox",

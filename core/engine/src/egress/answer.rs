@@ -10,7 +10,8 @@ use domain::rdata::svcb::value::{Ipv4Hint, Ipv6Hint};
 use domain::rdata::svcb::{HttpsVariant, SvcbRdata, SvcbVariant};
 use domain::rdata::{A, Aaaa, Cname};
 
-use super::rule::{Action, Pattern};
+use super::name::AddressUse;
+use super::rule::Pattern;
 
 /// The names and addresses of a DNS response. All sections count, because the additional section may contain the
 /// addresses of mail servers and services.
@@ -35,15 +36,21 @@ struct AnswerAddress {
 
 impl DnsAnswer {
     /// Returns the addresses, each with its TTL in seconds, to which a rule with `pattern` applies. For an allow rule
-    /// these are the addresses to which the queried name leads by CNAME records, if `pattern` matches the queried name;
-    /// for a deny rule all addresses to which any matching name leads by CNAME, SVCB or HTTPS records.
-    pub(super) fn addresses(&self, action: Action, pattern: &Pattern) -> impl Iterator<Item = (IpAddr, u32)> {
+    /// these are the addresses to which the queried name leads by CNAME records, if `pattern` matches the queried name,
+    /// and if the rule requires proof, those to which it leads by SVCB or HTTPS records, too; for a deny rule all
+    /// addresses to which any matching name leads by CNAME, SVCB or HTTPS records.
+    pub(super) fn addresses(
+        &self,
+        address_use: AddressUse,
+        pattern: &Pattern,
+    ) -> impl Iterator<Item = (IpAddr, u32)> {
         let meant = self.names.iter().enumerate().fold(0, |meant, (place, name)| {
             meant | u64::from(pattern.matches(name)) << place
         });
-        let concerned = move |address: &&AnswerAddress| match action {
-            Action::Allow => meant & address.aliases & ASKED != 0,
-            Action::Deny => meant & address.services != 0,
+        let concerned = move |address: &&AnswerAddress| match address_use {
+            AddressUse::Allow => meant & address.aliases & ASKED != 0,
+            AddressUse::Pin => meant & address.services & ASKED != 0,
+            AddressUse::Deny => meant & address.services != 0,
         };
         let addresses = self.addresses.iter().filter(concerned);
         addresses.map(|address| (address.ip, address.ttl))

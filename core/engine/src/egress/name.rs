@@ -6,13 +6,34 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::answer::DnsAnswer;
-use super::rule::{Action, Pattern};
+use super::rule::{Action, EgressRule, Pattern};
 use super::{Destination, Instant};
+
+/// The way in which an egress rule uses the addresses of its domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AddressUse {
+    /// The guest may reach the addresses.
+    Allow,
+    /// The guest may reach the addresses by connections that prove the domain.
+    Pin,
+    /// The guest may not reach the addresses.
+    Deny,
+}
+
+impl AddressUse {
+    pub(super) fn of(rule: &EgressRule) -> Self {
+        match (rule.action, rule.to.proof) {
+            (Action::Allow, None) => Self::Allow,
+            (Action::Allow, Some(_)) => Self::Pin,
+            (Action::Deny, _) => Self::Deny,
+        }
+    }
+}
 
 /// The domain of an egress rule and its learned addresses, shared by all workers.
 #[derive(Debug)]
 pub(super) struct LearnedDomain {
-    action: Action,
+    address_use: AddressUse,
     pattern: Pattern,
     /// Learned addresses, each with the time until which new flows to it match the rule.
     learned: Mutex<BTreeMap<IpAddr, Instant>>,
@@ -24,16 +45,16 @@ pub(super) struct LearnedDomain {
 pub(super) struct LearnedDomains(Arc<Mutex<Vec<Weak<LearnedDomain>>>>);
 
 impl LearnedDomains {
-    pub(super) fn get(&self, action: Action, pattern: &Pattern) -> Arc<LearnedDomain> {
+    pub(super) fn get(&self, address_use: AddressUse, pattern: &Pattern) -> Arc<LearnedDomain> {
         let mut names = lock(&self.0);
         names.retain(|name| name.strong_count() > 0);
         let known = names
             .iter()
             .filter_map(Weak::upgrade)
-            .find(|name| name.action == action && name.pattern == *pattern);
+            .find(|name| name.address_use == address_use && name.pattern == *pattern);
         known.unwrap_or_else(|| {
             let name = Arc::new(LearnedDomain {
-                action,
+                address_use,
                 pattern: pattern.clone(),
                 learned: Mutex::default(),
             });
@@ -63,11 +84,13 @@ impl LearnedDomain {
     /// Learns the addresses of this domain in a DNS response.
     pub(super) fn learn(&self, answer: &DnsAnswer, now: Instant) {
         let mut learned = lock(&self.learned);
-        for (address, ttl) in answer.addresses(self.action, &self.pattern) {
-            let until = match self.action {
-                Action::Allow => now + Duration::from_secs(ttl.into()).clamp(LEAST, MOST),
+        for (address, ttl) in answer.addresses(self.address_use, &self.pattern) {
+            let ttl = Duration::from_secs(ttl.into());
+            let until = match self.address_use {
+                AddressUse::Allow => now + ttl.clamp(LEAST, MOST),
+                AddressUse::Pin => now + ttl.clamp(LEAST_PIN, MOST) + PIN_GRACE,
                 // A deny rule keeps the address longer than its TTL, because the guest may use it for longer.
-                Action::Deny => now + MOST,
+                AddressUse::Deny => now + MOST,
             };
             if learned.len() >= LIMIT && !learned.contains_key(&address) {
                 let first = learned.iter().min_by_key(|(_, until)| **until);
@@ -91,6 +114,10 @@ impl LearnedDomain {
     /// Renews the learned addresses that are in the sorted list `addresses`, to which flows lead. `Unknown`: there is none.
     pub(super) fn renew_all(&self, addresses: &[IpAddr], now: Instant) -> Renewal {
         let mut renewal = Renewal::Unknown;
+        if self.address_use == AddressUse::Pin {
+            // A connection that has proved its domain does not need the pin any more.
+            return renewal;
+        }
         let mut renew = |until: &mut Instant| {
             if now <= *until {
                 *until = (now + HOLD).max(*until);
@@ -114,6 +141,9 @@ impl LearnedDomain {
 
     /// Renews an address to which a flow leads.
     fn renew(&self, address: IpAddr, now: Instant) -> Renewal {
+        if self.address_use == AddressUse::Pin {
+            return Renewal::Unknown;
+        }
         let mut learned = lock(&self.learned);
         let Some(until) = learned.get_mut(&address).filter(|until| now <= **until) else {
             return Renewal::Unknown;
@@ -133,6 +163,12 @@ pub const HOLD: Duration = Duration::from_secs(64);
 
 /// Minimum time for which a learned address is known; a client may take that long to connect.
 const LEAST: Duration = Duration::from_secs(30);
+
+/// Minimum time for which the address of a rule that requires proof is known, before [`PIN_GRACE`].
+const LEAST_PIN: Duration = Duration::from_secs(60);
+
+/// Time for which such an address is known after its TTL, because clients use addresses for longer.
+const PIN_GRACE: Duration = Duration::from_secs(300);
 
 /// Maximum time for which a learned address is known: resolvers keep records for a day by default (RFC 8767 section 4
 /// permits a week).

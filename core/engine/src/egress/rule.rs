@@ -5,6 +5,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use core::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use pontoon_names::HostName;
 
 /// An egress rule: an action, and the destinations to which it applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +36,18 @@ pub enum EgressProtocol {
     Icmp,
 }
 
-/// Destinations of an egress rule: `TARGET[:PORT[-END]][/tcp|/udp|/icmp]`, where TARGET is a network, an address, a
-/// domain, `*.` and a domain, or `*`. An IPv6 address with ports is in brackets.
+/// Proof that a connection leads to the domain of an egress rule, and not to another one with the same address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// The ClientHello of TLS names a host that the rule's target matches.
+    Tls,
+    /// As [`Self::Tls`], and the ClientHello has no extension encrypted_client_hello.
+    TlsStrict,
+}
+
+/// Destinations of an egress rule: `TARGET[:PORT[-END]][/tcp|/udp|/icmp|/tls|/tls-strict]`, where TARGET is a network, an
+/// address, a domain, `*.` and a domain, or `*`. An IPv6 address with ports is in brackets. A rule with `/tls` or
+/// `/tls-strict` has a domain and ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
     /// Addresses or domain names that the rule matches.
@@ -45,6 +56,8 @@ pub struct Match {
     pub ports: Option<(u16, u16)>,
     /// Protocol that the rule matches; `None` matches all protocols or, with ports, TCP and UDP.
     pub protocol: Option<EgressProtocol>,
+    /// Proof that the rule requires of a connection; its protocol is then TCP.
+    pub proof: Option<Proof>,
 }
 
 /// Addresses or domain names that an egress rule matches.
@@ -109,8 +122,12 @@ impl FromStr for EgressRule {
                 ));
             }
         };
-        let to = to.parse()?;
-        Ok(Self { action, to })
+        let to = Match::parse(to)?;
+        match (to.proof, action) {
+            (None, _) => Ok(Self { action, to }),
+            (Some(_), Action::Deny) => Err(format!("'{text}': a deny rule requires no proof")),
+            (Some(proof), Action::Allow) => Err(unsupported(text, proof)),
+        }
     }
 }
 
@@ -118,22 +135,47 @@ impl FromStr for Match {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (text, protocol) = match text.rsplit_once('/') {
-            Some((text, "tcp")) => (text, Some(EgressProtocol::Tcp)),
-            Some((text, "udp")) => (text, Some(EgressProtocol::Udp)),
-            Some((text, "icmp")) => (text, Some(EgressProtocol::Icmp)),
-            Some(_) | None => (text, None),
+        let to = Self::parse(text)?;
+        match to.proof {
+            None => Ok(to),
+            Some(proof) => Err(unsupported(text, proof)),
+        }
+    }
+}
+
+impl Match {
+    /// Parses a destination, which may require proof.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let (text, protocol, proof) = match text.rsplit_once('/') {
+            Some((text, "tcp")) => (text, Some(EgressProtocol::Tcp), None),
+            Some((text, "udp")) => (text, Some(EgressProtocol::Udp), None),
+            Some((text, "icmp")) => (text, Some(EgressProtocol::Icmp), None),
+            Some((text, "tls")) => (text, Some(EgressProtocol::Tcp), Some(Proof::Tls)),
+            Some((text, "tls-strict")) => (text, Some(EgressProtocol::Tcp), Some(Proof::TlsStrict)),
+            Some(_) | None => (text, None, None),
         };
         let (target, ports) = split_ports(text)?;
         if ports.is_some() && protocol == Some(EgressProtocol::Icmp) {
             return Err("ICMP has no ports".into());
         }
+        let (target, ports): (Target, _) = (target.parse()?, ports.map(parse_ports).transpose()?);
+        if let Some(proof) = proof
+            && (!matches!(target, Target::Name(_)) || ports.is_none())
+        {
+            return Err(format!("'/{proof}' needs a domain and a port"));
+        }
         Ok(Self {
-            target: target.parse()?,
-            ports: ports.map(parse_ports).transpose()?,
+            target,
+            ports,
             protocol,
+            proof,
         })
     }
+}
+
+/// Returns the error about a rule that requires proof. It would permit no connection, because none proves its name yet.
+fn unsupported(text: &str, proof: Proof) -> String {
+    format!("'{text}': '/{proof}' is not supported yet")
 }
 
 impl FromStr for Target {
@@ -206,23 +248,10 @@ fn parse_ports(text: &str) -> Result<(u16, u16), String> {
     Ok((first, last))
 }
 
-/// Parses a domain name and returns it in lower case (RFC 1123 section 2.1; underscores are accepted, because names in
-/// the DNS have them).
+/// Parses a domain name, and returns it in its normal form.
 fn domain(text: &str) -> Option<String> {
-    let text = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-    let label = |label: &str| {
-        let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
-        (1..=63).contains(&label.len()) && label.chars().all(fits)
-    };
-    let top = text.rsplit('.').next()?;
-    // The last label needs a letter, because a mistyped address would be accepted as a name otherwise.
-    let letters = top.chars().any(|letter| letter.is_ascii_alphabetic());
-    (text.len() <= LONGEST && text.split('.').all(label) && letters).then_some(text)
+    text.parse::<HostName>().ok().map(String::from)
 }
-
-/// Longest domain name in text form: RFC 1035 section 2.3.4 permits 255 bytes, including a length before each label and
-/// the root.
-const LONGEST: usize = 253;
 
 impl fmt::Display for EgressRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -253,10 +282,20 @@ impl fmt::Display for Match {
             Some((first, last)) => write!(f, ":{first}-{last}")?,
             None => {}
         }
-        match self.protocol {
-            Some(protocol) => write!(f, "/{protocol}"),
-            None => Ok(()),
+        match (self.proof, self.protocol) {
+            (Some(proof), _) => write!(f, "/{proof}"),
+            (None, Some(protocol)) => write!(f, "/{protocol}"),
+            (None, None) => Ok(()),
         }
+    }
+}
+
+impl fmt::Display for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tls => "tls",
+            Self::TlsStrict => "tls-strict",
+        })
     }
 }
 

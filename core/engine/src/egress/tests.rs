@@ -4,6 +4,7 @@ mod end;
 mod fixture;
 mod kept;
 mod names;
+mod pins;
 mod reload;
 mod text;
 mod wire;

@@ -176,7 +176,7 @@ impl Fixture {
     }
 }
 
-fn question(name: &str, kind: u16) -> Vec<u8> {
+pub(super) fn question(name: &str, kind: u16) -> Vec<u8> {
     let mut message = vec![0, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     message.extend(labels(name));
     message.extend(kind.to_be_bytes());
@@ -198,7 +198,7 @@ fn labels(name: &str) -> Vec<u8> {
 pub(super) struct Answer(pub(super) Vec<u8>);
 
 impl Answer {
-    fn to(query: &[u8]) -> Self {
+    pub(super) fn to(query: &[u8]) -> Self {
         let mut message = query.to_vec();
         message[2] |= 0x80;
         Self(message)

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::egress::{Match, Pattern, Target};
+use crate::egress::{Match, Pattern, Proof, Target};
 
 #[test]
 fn egress_rules_are_parsed() {
@@ -67,6 +67,13 @@ fn each_syntax_error_has_its_own_message() {
         ("a.org:65536", "'65536' is not a port (1 to 65535)"),
         ("a.org:9-8", "'9-8' ends before it begins"),
         ("a.org:9/icmp", "ICMP has no ports"),
+        ("a.org/tls", "'/tls' needs a domain and a port"),
+        ("*:443/tls", "'/tls' needs a domain and a port"),
+        (
+            "192.0.2.1:443/tls-strict",
+            "'/tls-strict' needs a domain and a port",
+        ),
+        ("a.org:443/TLS", "'443/TLS' is not a port (1 to 65535)"),
         ("[::1:9", "a bracket is not closed"),
         ("[10.0.0.1]:9", "'[10.0.0.1]:9' is not [IPV6]:PORTS"),
         ("[::1]9", "'[::1]9' is not [IPV6]:PORTS"),
@@ -80,6 +87,41 @@ fn each_syntax_error_has_its_own_message() {
     }
     assert!("permit *".parse::<EgressRule>().is_err());
     assert!("allow".parse::<EgressRule>().is_err());
+}
+
+#[test]
+fn rule_that_requires_proof_is_not_accepted() {
+    for (text, why) in [
+        (
+            "deny a.org:443/tls",
+            "'deny a.org:443/tls': a deny rule requires no proof",
+        ),
+        (
+            "allow a.org:443/tls-strict",
+            "'allow a.org:443/tls-strict': '/tls-strict' is not supported yet",
+        ),
+    ] {
+        assert_eq!(text.parse::<EgressRule>(), Err(why.to_owned()));
+    }
+    let why = "'a.org:443/tls': '/tls' is not supported yet";
+    assert_eq!("a.org:443/tls".parse::<Match>(), Err(why.to_owned()));
+}
+
+#[test]
+fn required_proof_is_parsed() {
+    for (text, shown, proof) in [
+        ("Example.org:443/tls", "example.org:443/tls", Proof::Tls),
+        (
+            "*.example.org:443-445/tls-strict",
+            "*.example.org:443-445/tls-strict",
+            Proof::TlsStrict,
+        ),
+    ] {
+        let to = Match::parse(text).unwrap();
+        assert_eq!((to.protocol, to.proof), (Some(EgressProtocol::Tcp), Some(proof)));
+        assert_eq!(to.to_string(), shown);
+        assert_eq!(Match::parse(shown), Ok(to));
+    }
 }
 
 #[test]
