@@ -15,7 +15,7 @@ use crate::{
 };
 
 const BUILD: Duration = Duration::from_secs(15 * 60);
-const UNIT: Duration = Duration::from_secs(8 * 60);
+const UNIT: Duration = Duration::from_secs(12 * 60);
 const CHECKER: Duration = Duration::from_secs(15 * 60);
 const LIST: Duration = Duration::from_secs(18 * 60);
 const MACHINE: Duration = Duration::from_secs(4 * 60);
