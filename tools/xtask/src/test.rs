@@ -36,15 +36,23 @@ const BY_VHOST_NET: &[&str] = &[
     "vhost.udp.fragments-and-extension-headers.v6",
 ];
 
-/// Cases that root's list leaves out: those with the heaviest load, and those of several workers. They do not depend on the user,
-/// and the list of the unprivileged user has them.
-const NOT_AS_ROOT: &[&str] = &["floods.", "load.", "workers.", "two-workers."];
+/// Cases that root's list leaves out: those with the heaviest load, those that run alone for long, and those of several workers.
+/// They do not depend on the user, and the list of the unprivileged user has them.
+const NOT_AS_ROOT: &[&str] = &[
+    "floods.",
+    "iperf.",
+    "load.",
+    "qemu.",
+    "transfer.",
+    "two-workers.",
+    "workers.",
+];
 
 /// Cases that the unprivileged user's list leaves out: those without Pontoon, which test the tests.
 const NOT_AS_USER: &[&str] = &["bare."];
 
-/// Two minutes of the soak case, which takes 15 seconds by default.
-const SOAK: &[&str] = &["PONTOON_SOAK=120"];
+/// One minute of the soak case, which takes 15 seconds by default.
+const SOAK: &[&str] = &["PONTOON_SOAK=60"];
 
 /// The numbers of the closing line.
 #[derive(Default)]

@@ -18,8 +18,8 @@ use crate::audit::Audit;
 pub(super) trait Append {
     /// Appends some of the bytes; returns their number.
     fn append(&mut self, bytes: &[u8]) -> io::Result<usize>;
-    /// Removes all bytes behind the first `len`.
-    fn truncate(&mut self, len: u64) -> io::Result<()>;
+    /// Removes the last `count` bytes.
+    fn remove_end(&mut self, count: u64) -> io::Result<()>;
 }
 
 impl Append for File {
@@ -27,8 +27,10 @@ impl Append for File {
         self.write(bytes)
     }
 
-    fn truncate(&mut self, len: u64) -> io::Result<()> {
-        self.set_len(len)
+    fn remove_end(&mut self, count: u64) -> io::Result<()> {
+        // Not the size that was added up: another program may have truncated the file, and must not get it longer.
+        let len = self.metadata()?.len();
+        self.set_len(len.saturating_sub(count))
     }
 }
 
@@ -103,9 +105,7 @@ impl AuditFile {
             _ => false,
         };
         if is_ours {
-            for number in (1..self.keep).rev() {
-                rename(&numbered(&self.path, number), &numbered(&self.path, number + 1))?;
-            }
+            free_first(&self.path, self.keep)?;
             rename(&self.path, &numbered(&self.path, 1))?;
         }
         open(&self.path)
@@ -167,7 +167,7 @@ impl<F: Append> AuditFile<F> {
         if written < whole {
             // An incomplete record is removed, so that the file ends with a whole one until it can be written again.
             let complete = whole_records(&self.unwritten, written);
-            if !self.torn && file.truncate(self.len + complete as u64).is_ok() {
+            if !self.torn && file.remove_end((written - complete) as u64).is_ok() {
                 kept = complete;
             }
         }
@@ -197,6 +197,17 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{number}"));
     name.into()
+}
+
+/// Renames earlier files of `path`, of which `keep` are kept, so that the number 1 is free. They move up to the first free number
+/// only: if the current file cannot be renamed then, the next attempt removes no other file.
+fn free_first(path: &Path, keep: u32) -> io::Result<()> {
+    let is_free = |number: &u32| fs::symlink_metadata(numbered(path, *number)).is_err();
+    let free = (1..keep).find(is_free).unwrap_or(keep);
+    for number in (1..free).rev() {
+        rename(&numbered(path, number), &numbered(path, number + 1))?;
+    }
+    Ok(())
 }
 
 /// Renames a file, if it exists.

@@ -25,6 +25,8 @@ pub(super) struct AuditQueue {
     start: fn(AuditFile) -> io::Result<AuditWriter>,
     /// `None` after the writer has exited.
     writer: Option<AuditWriter>,
+    /// Writer that is to be reaped.
+    exited: Option<AuditWriter>,
     /// Time to start another writer.
     start_at: Option<Instant>,
     /// Records that the writer has not received. If `cut` is set, it has received the beginning of the first one.
@@ -78,6 +80,7 @@ impl AuditQueue {
             file: reopened,
             start,
             writer: Some(writer),
+            exited: None,
             start_at: None,
             unsent: VecDeque::new(),
             cut: false,
@@ -217,13 +220,17 @@ impl AuditQueue {
             self.note_error(&error, now);
         }
         if has_exited && let Some(writer) = self.writer.take() {
-            writer.reap(Duration::ZERO);
+            // Its pipe is closed before it can be reaped.
+            self.exited = Some(writer);
             self.note_error("the process that writes it was killed", now);
             self.start_at = Some(now + RETRY);
         }
     }
 
     fn start_again(&mut self, now: Instant) {
+        if let Some(exited) = self.exited.take() {
+            exited.reap(Duration::ZERO);
+        }
         match (self.start)(self.file.reopened()) {
             Ok(writer) => {
                 self.writer = Some(writer);

@@ -81,6 +81,39 @@ fn file_that_another_program_has_renamed_stays_as_it_is() {
 }
 
 #[test]
+fn repeated_attempts_to_rename_a_file_remove_one_earlier_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    for number in 1..=3 {
+        fs::write(numbered(&path, number), record(number.into())).unwrap();
+    }
+    for _ in 0..3 {
+        free_first(&path, 3).unwrap();
+    }
+    let files = [1, 2, 3].map(|number| fs::read_to_string(numbered(&path, number)).ok());
+    assert_eq!(files, [None, Some(record(1)), Some(record(2))]);
+}
+
+#[test]
+fn file_that_another_program_has_truncated_gets_no_longer() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit");
+    let mut audit = AuditFile::open(&options(&path, 4096, 2)).unwrap();
+    audit.push("{\"n\":1}\n".repeat(100).as_bytes());
+    audit.write().unwrap();
+    File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(0)
+        .unwrap();
+    let mut file = audit.file.unwrap();
+    file.append(b"{\"n\":2}\n{\"n").unwrap();
+    file.remove_end(3).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"{\"n\":2}\n");
+}
+
+#[test]
 fn links_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit");
@@ -112,11 +145,12 @@ impl Append for Disk {
         Ok(len)
     }
 
-    fn truncate(&mut self, len: u64) -> io::Result<()> {
+    fn remove_end(&mut self, count: u64) -> io::Result<()> {
         if self.cannot_truncate {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        self.text.truncate(usize::try_from(len).unwrap());
+        let len = self.text.len() - usize::try_from(count).unwrap();
+        self.text.truncate(len);
         Ok(())
     }
 }

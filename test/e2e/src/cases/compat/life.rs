@@ -1,5 +1,6 @@
 //! Cases about the end of `slirp4netns`, and what it leaves.
 
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -55,7 +56,10 @@ pub(super) fn killed(context: &Context) -> Result<()> {
             UnixStream::connect("/mnt/api").is_err(),
             "a process listens at the socket"
         );
-        drop(std::net::TcpListener::bind("0.0.0.0:8080")?);
+        // The kernel closes sockets that were in a message when the process was killed by a worker of its own.
+        process::wait_until("the published port is free", Duration::from_secs(2), || {
+            Ok(TcpListener::bind("0.0.0.0:8080").is_ok())
+        })?;
     }
     shell.finish()
 }
