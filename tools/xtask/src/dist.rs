@@ -15,10 +15,11 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{target, workspace};
+use crate::{library, step, target, workspace};
 use build::Build;
 
 pub(crate) const USAGE: &str = "cargo xtask dist [--target TARGET]... [--output DIR] [--check] [--twice]";
@@ -34,6 +35,9 @@ const TARGETS: &[Target] = &[
         architecture: "aarch64",
     },
 ];
+
+/// Time limit of the build of the library's crates.
+const CRATES: Duration = Duration::from_secs(15 * 60);
 
 /// A target of the packages.
 #[derive(Debug)]
@@ -80,6 +84,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
         passed &= twice::compare(&revision, &arguments.targets, &output)?;
     }
     if arguments.check {
+        let crates = "build the packages of the library's crates";
+        passed &= step::run(crates, &mut library::package(true), CRATES)?;
         passed &= check::run(&output, &arguments.targets)?;
     }
     Ok(passed)

@@ -140,9 +140,13 @@ const PACKAGES: [&str; 15] = [
     "pontoon-worker",
 ];
 
-/// Returns the command that packages the crate `pontoon` and those that it needs, and builds the packages.
-pub(crate) fn package() -> Command {
+/// Returns the command that packages the crate `pontoon` and those that it needs. If `build` is false, the packages are not
+/// compiled, which takes two minutes.
+pub(crate) fn package(build: bool) -> Command {
     let mut command = cargo(&["package", "--allow-dirty"]);
+    if !build {
+        command.arg("--no-verify");
+    }
     command.args(PACKAGES.iter().flat_map(|package| ["-p", package]));
     command
 }
