@@ -34,7 +34,8 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("events.audit-on-a-full-disk", 60, full_disk),
         Case::new("events.audit-on-a-frozen-file-system", 60, frozen_file_system),
         Case::new("events.control", 60, control),
-        Case::new("events.stalled-client", 60, stalled_client),
+        // Its flows must be opened before the client has stalled for too long.
+        Case::new("events.stalled-client", 60, stalled_client).alone(),
     ]
     .into_iter()
     .chain([killed::case()])
