@@ -80,9 +80,11 @@ pub(super) fn tap_in_use(context: &Context) -> Result<()> {
     shell.slirp("$holder tap0")?;
     let second = "$SLIRP $holder tap0 2>&1 >/dev/null; echo status $?";
     let text = shell.ask(&format!("echo $({second})"))?;
+    // The text of EBUSY depends on the C library.
     ensure!(
         text.matches("error: ").count() == 1
-            && text.contains("cannot attach to tap \"tap0\": device or resource busy (try: ")
+            && text.contains("cannot attach to tap \"tap0\": ")
+            && text.contains("resource busy (try: ")
             && text.ends_with(" status 1"),
         "{text}"
     );
