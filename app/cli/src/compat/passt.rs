@@ -89,7 +89,7 @@ docs/compat.md has the differences.
   -F, --fd FD               use this connected socket
   -p, --pcap FILE           capture frames
   -P, --pid FILE            write the process id
-  -m, --mtu MTU             MTU, 576 to 65520; 0: do not announce it (default: 65520)
+  -m, --mtu MTU             MTU, 576 to 65520; 0: 1500 (default: 65520)
   -a, --address ADDR        address of the guest, ADDR[/PREFIXLEN]; one for each family (default: the host's)
   -n, --netmask MASK        netmask or prefix length of -a
   -M, --mac-addr ADDR       Ethernet address of the gateway (default: 9a:55:9a:55:9a:55)
