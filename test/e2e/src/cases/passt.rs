@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::lifecycle::nothing_left;
-use super::shell::Shell;
+use super::shell::{Shell, wait_for_the_end};
 use super::{expect, tcp_server};
 use crate::carrier::{Framing, dial};
 use crate::case::{Case, Context, Family};
@@ -61,14 +61,6 @@ fn daemon(path: &str) -> Result<Pid> {
 /// Connects a guest to the socket at `path`.
 fn connected(path: &str) -> Result<TapGuest> {
     TapGuest::at(dial(Path::new(path), Framing::Stream)?, Framing::Stream)
-}
-
-/// Waits until no process of the program runs.
-fn wait_for_the_end(context: &Context) -> Result<()> {
-    process::wait_until("the program has exited", Duration::from_secs(3), || {
-        Ok(context.program.processes().is_empty())
-    })
-    .map(drop)
 }
 
 /// Tests libvirt's command line and its use of the process: the socket and the pid file exist when the program returns, a

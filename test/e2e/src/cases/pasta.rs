@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use pontoon_netns::ip;
 
 use super::lifecycle::nothing_left;
-use super::shell::Shell;
+use super::shell::{Shell, wait_for_the_end};
 use super::{expect, tcp_server, udp_server};
 use crate::case::{Case, Context, Family};
 use crate::guest::{tcp, udp};
@@ -84,14 +84,6 @@ fn remove() -> Result<()> {
 /// Returns true if a text is a time in microseconds, after which a connection was refused.
 fn is_time(text: &str) -> bool {
     text.parse::<u64>().is_ok()
-}
-
-/// Waits until no process of the program runs.
-fn wait_for_the_end(context: &Context) -> Result<()> {
-    process::wait_until("the program has exited", Duration::from_secs(3), || {
-        Ok(context.program.processes().is_empty())
-    })
-    .map(drop)
 }
 
 /// Tests a container of Podman: addresses, DNS, a port, the host's own address, and the end with the namespace's file.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -9,6 +10,7 @@ use super::lifecycle::nothing_left;
 use super::{OBEDIENT, tmpfs};
 use crate::case::Context;
 use crate::machine::DIRECTORY;
+use crate::process;
 use crate::run::{RunningProgram, own_path};
 
 /// A shell on the host of a case, which runs as the user that starts the program and creates network namespaces.
@@ -91,4 +93,12 @@ impl Shell {
         drop(self);
         nothing_left()
     }
+}
+
+/// Waits until no process of the program runs.
+pub(super) fn wait_for_the_end(context: &Context) -> Result<()> {
+    process::wait_until("the program has exited", Duration::from_secs(3), || {
+        Ok(context.program.processes().is_empty())
+    })
+    .map(drop)
 }
