@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use pontoon_sys::seqpacket;
 
-use crate::descriptor::Descriptor;
 use crate::message::{ChannelMessage, decode, encode};
 use crate::outbox::{Outbox, OutboxOverflow};
 
@@ -131,11 +130,14 @@ impl<S, R> AsFd for Channel<S, R> {
 
 fn send<S: ChannelMessage>(socket: &OwnedFd, message: &S) -> io::Result<()> {
     let bytes = encode(message)?;
-    // The receiver assigns descriptors by their order, so none may be missing between others.
-    let descriptors = message.descriptors().into_iter().map(Descriptor::borrow);
-    let descriptors = descriptors
-        .collect::<Option<Vec<_>>>()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a message lacks a file descriptor"))?;
+    // The receiver assigns descriptors by their order, so none may be missing before another.
+    let places = message.descriptors();
+    let descriptors: Vec<_> = places.iter().map_while(|place| place.borrow()).collect();
+    let lacks_all = descriptors.is_empty() && places.iter().all(|place| place.borrow().is_none());
+    if descriptors.len() < places.len() && !(lacks_all && message.may_lack_descriptors()) {
+        let what = "a message lacks a file descriptor";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
     seqpacket::send(socket, &bytes, &descriptors)
 }
 
@@ -144,6 +146,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::descriptor::Descriptor;
     use crate::message::tests::{TestMessage, file, null};
 
     type TestChannel = Channel<TestMessage, TestMessage>;

@@ -1,20 +1,28 @@
 //! File descriptors that are passed with a message (SCM_RIGHTS).
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// File descriptor that is part of a message and is shared by all copies of the message. In the text of the message it is
-/// `null`: the descriptor is passed with SCM_RIGHTS. It is empty if the receiving process had no free descriptor for it.
+/// `null`: the descriptor is passed with SCM_RIGHTS. It is empty if it could not be passed (see
+/// [`ChannelMessage::may_lack_descriptors`](crate::ChannelMessage::may_lack_descriptors)).
 #[derive(Clone, Debug, Default)]
 pub struct Descriptor(Option<Arc<OwnedFd>>);
 
 impl Descriptor {
-    /// Returns the shared descriptor; `None` if it was not received.
-    #[must_use]
-    pub fn into_inner(self) -> Option<Arc<OwnedFd>> {
-        self.0
+    /// Returns the shared descriptor.
+    ///
+    /// # Errors
+    /// It could not be passed.
+    pub fn into_inner(self) -> io::Result<Arc<OwnedFd>> {
+        self.0.ok_or_else(|| {
+            io::Error::other(
+                "no file descriptor could be passed: the receiver has no free one, or this user has too many in flight",
+            )
+        })
     }
 
     /// Returns the descriptor if this is its only copy.
@@ -27,6 +35,10 @@ impl Descriptor {
     #[must_use]
     pub fn borrow(&self) -> Option<BorrowedFd<'_>> {
         self.0.as_ref().map(AsFd::as_fd)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0 = None;
     }
 
     pub(crate) fn set(&mut self, descriptor: OwnedFd) {

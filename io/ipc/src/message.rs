@@ -28,8 +28,8 @@ pub trait ChannelMessage: Serialize + DeserializeOwned {
         Vec::new()
     }
 
-    /// Returns true if the message can be received even though the receiving process has no free descriptor for the last
-    /// descriptors of the message.
+    /// Returns true if the message can be received without its last descriptors, because the receiving process has no free
+    /// descriptor for them, or without any, because the sending user has too many in flight (`ETOOMANYREFS`).
     fn may_lack_descriptors(&self) -> bool {
         false
     }
@@ -41,11 +41,6 @@ pub trait ChannelMessage: Serialize + DeserializeOwned {
 
     /// Returns true if this message makes the queued message `older` obsolete.
     fn replaces(&self, _older: &Self) -> bool {
-        false
-    }
-
-    /// Returns true if this message may be sent before older messages that cannot be sent because of their descriptors.
-    fn may_overtake(&self) -> bool {
         false
     }
 }
@@ -189,10 +184,6 @@ pub(crate) mod tests {
 
         fn replaces(&self, older: &Self) -> bool {
             matches!((self, older), (Self::State(_), Self::State(_)))
-        }
-
-        fn may_overtake(&self) -> bool {
-            matches!(self, Self::State(_))
         }
     }
 

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Instant;
 
-use crate::ChannelMessage;
 use crate::send_error::{RETRY_DELAY, SendError};
+use crate::{ChannelMessage, Descriptor};
 
 /// Queue of unsent messages, and the time of the next attempt if a send failed for a reason other than a full socket
 /// buffer.
@@ -68,31 +68,30 @@ impl<S: ChannelMessage> Outbox<S> {
         self.retry_at
     }
 
-    /// Sends queued messages by `send` until one cannot be sent. If the user's other processes have so many descriptors in
-    /// flight that the kernel refuses to send another (`ETOOMANYREFS`), a message with descriptors stays queued, and
-    /// messages for which [`ChannelMessage::may_overtake`] is true are sent before it.
+    /// Sends queued messages by `send` until one cannot be sent. If the user's processes have so many descriptors in flight
+    /// that the kernel refuses to pass another (`ETOOMANYREFS`), a message that may lack its descriptors is sent without
+    /// them: the guest is a process of the same user and can keep that shortage up, which must not delay later messages.
     pub(crate) fn flush(&mut self, now: Instant, send: impl Fn(&S) -> io::Result<()>) {
         if self.retry_at.is_some_and(|retry_at| now < retry_at) {
             return;
         }
         self.retry_at = None;
-        let mut at = 0;
-        while let Some(message) = self.unsent.get(at) {
-            if at > 0 && !message.may_overtake() {
-                at += 1;
-                continue;
-            }
-            if let Err(error) = send(message) {
+        while let Some(message) = self.unsent.front_mut() {
+            let sent = send(message).or_else(|error| match error.raw_os_error() {
+                Some(libc::ETOOMANYREFS) if message.may_lack_descriptors() => {
+                    tracing::warn!("a message is sent without its file descriptors: {error}");
+                    message.descriptors_mut().into_iter().for_each(Descriptor::clear);
+                    send(message)
+                }
+                _ => Err(error),
+            });
+            if let Err(error) = sent {
                 match SendError::classify(&error) {
                     SendError::Full => return,
                     SendError::Temporary => {
                         tracing::debug!(%error, "a message to another process is delayed");
                         self.retry_at = Some(now + RETRY_DELAY);
-                        if message.descriptors().is_empty() {
-                            return;
-                        }
-                        at += 1;
-                        continue;
+                        return;
                     }
                     // The successor of the process is started with the current state, so the message is not needed.
                     SendError::Closed => {
@@ -101,7 +100,7 @@ impl<S: ChannelMessage> Outbox<S> {
                     SendError::Invalid => tracing::error!(%error, "cannot send a message to another process"),
                 }
             }
-            self.unsent.remove(at);
+            self.unsent.pop_front();
         }
     }
 }
@@ -109,9 +108,10 @@ impl<S: ChannelMessage> Outbox<S> {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::sync::Arc;
 
     use super::*;
-    use crate::message::tests::{TestMessage, file};
+    use crate::message::tests::{TestMessage, file, null};
 
     /// Flushes the queue to a process for which every send returns `error`; returns the messages that were sent.
     fn flush(outbox: &mut Outbox<TestMessage>, now: Instant, error: Option<i32>) -> Vec<TestMessage> {
@@ -153,27 +153,35 @@ mod tests {
     }
 
     #[test]
-    fn states_overtake_messages_that_wait_for_descriptors() {
+    fn message_that_may_lack_descriptors_is_sent_without_them_if_too_many_are_in_flight() {
+        let files = TestMessage::Files(vec![Arc::new(null()).into(), Arc::new(null()).into()]);
+        let without = TestMessage::Files(vec![Descriptor::default(), Descriptor::default()]);
         let with_file = file(7);
         let (mut outbox, start) = (Outbox::new(100), Instant::now());
         let sent = RefCell::new(Vec::new());
-        let short = |message: &TestMessage| match message.descriptors().is_empty() {
-            false => Err(io::Error::from_raw_os_error(libc::ETOOMANYREFS)),
-            true => {
-                sent.borrow_mut().push(message.clone());
-                Ok(())
+        let short = |message: &TestMessage| {
+            let passes = |descriptor: &Descriptor| descriptor.borrow().is_some();
+            match message.descriptors().into_iter().any(passes) {
+                true => Err(io::Error::from_raw_os_error(libc::ETOOMANYREFS)),
+                false => {
+                    sent.borrow_mut().push(message.clone());
+                    Ok(())
+                }
             }
         };
-        for message in [with_file.clone(), TestMessage::Event(1), TestMessage::State(2)] {
+        for message in [
+            files,
+            TestMessage::Event(1),
+            with_file.clone(),
+            TestMessage::Event(2),
+        ] {
             outbox.push(message).unwrap();
         }
         outbox.flush(start, short);
-        assert_eq!(sent.take(), [TestMessage::State(2)]);
-        outbox.push(TestMessage::State(3)).unwrap();
-        outbox.flush(start + RETRY_DELAY, short);
-        assert_eq!(sent.take(), [TestMessage::State(3)]);
-        let left = flush(&mut outbox, start + 2 * RETRY_DELAY, None);
-        assert_eq!(left, [with_file, TestMessage::Event(1)]);
+        assert_eq!(sent.take(), [without, TestMessage::Event(1)]);
+        assert_eq!(outbox.retry_at(), Some(start + RETRY_DELAY));
+        let left = flush(&mut outbox, start + RETRY_DELAY, None);
+        assert_eq!(left, [with_file, TestMessage::Event(2)]);
     }
 
     #[test]

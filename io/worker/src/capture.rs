@@ -163,8 +163,7 @@ impl RunningCapture {
     fn start(start: CaptureStart, reports: &EngineChannel, process_stats: ProcessRow) -> io::Result<Self> {
         let capture_queue = Arc::new(CaptureQueue::new(start.snap as usize));
         let number = start.number;
-        let file = start.file.borrow().ok_or(io::ErrorKind::InvalidInput)?;
-        let file = file.try_clone_to_owned()?.into();
+        let file = start.file.clone().into_inner()?.try_clone()?.into();
         let reports = reports.try_clone()?;
         let writer = Writer::new(start, file, Arc::clone(&capture_queue), reports, process_stats);
         let writer = thread::Builder::new()

@@ -168,10 +168,10 @@ impl ChannelMessage for Update {
         }
     }
 
-    /// A port whose socket could not be received is reported as an error of this port only, and a redirected connection whose
-    /// socket could not be received is reset.
+    /// A port whose socket could not be passed is reported as an error of this port only, a redirected connection whose socket
+    /// could not be passed is reset, and a capture whose file could not be passed is reported as failed.
     fn may_lack_descriptors(&self) -> bool {
-        matches!(self, Self::Published(_) | Self::Verdicts(_))
+        matches!(self, Self::Published(_) | Self::Verdicts(_) | Self::Capture(_))
     }
 
     fn is_valid(&self) -> bool {
@@ -207,29 +207,6 @@ impl ChannelMessage for Update {
             | Self::DeciderConnected(_)
             | Self::Confirm(_)
             | Self::Flows(_) => std::mem::discriminant(self) == std::mem::discriminant(older),
-        }
-    }
-
-    /// Returns true if the update is a state that does not depend on earlier events, or verdicts, which would otherwise arrive
-    /// after their deadline. Requests must not overtake other updates, because the reply to a request confirms all updates before
-    /// it.
-    fn may_overtake(&self) -> bool {
-        match self {
-            Self::Resolvers(_)
-            | Self::Owned(_)
-            | Self::OwnedPart(_)
-            | Self::HostAddresses(_)
-            | Self::Ipv6Route(_)
-            | Self::Rules(_)
-            | Self::Verdicts(_)
-            | Self::LogLevel(_) => true,
-            Self::Published(_)
-            | Self::Forwards(_)
-            | Self::Capture(_)
-            | Self::EndFlows(_)
-            | Self::DeciderConnected(_)
-            | Self::Confirm(_)
-            | Self::Flows(_) => false,
         }
     }
 }
@@ -479,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn capture_is_decoded_with_its_file_only() {
+    fn capture_is_decoded_with_its_file() {
         for (size, time) in [(None, None), (Some(9), Some(Duration::from_millis(7)))] {
             let start = CaptureStart {
                 number: 2,
@@ -497,10 +474,11 @@ mod tests {
             };
             assert_eq!((got.number, got.snap, got.size, got.time), (2, 96, size, time));
             assert_eq!(got.file.borrow().map(|fd| fd.as_raw_fd()), Some(number));
-            for count in [0, 2] {
-                let descriptors = (0..count).map(|_| null()).collect();
-                assert!(decode::<Update>(&bytes, descriptors).is_err());
-            }
+            let without = decode(&bytes, Vec::new()).unwrap();
+            assert!(
+                matches!(&without, Update::Capture(CaptureCommand::Start(got)) if got.file.borrow().is_none())
+            );
+            assert!(decode::<Update>(&bytes, vec![null(), null()]).is_err());
         }
     }
 

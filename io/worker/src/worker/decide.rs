@@ -127,9 +127,8 @@ impl<L: Link> Worker<L> {
     }
 }
 
-/// Returns the descriptor, or a duplicate of it if other workers have copies of the message. It is `None` if the process had no
-/// free descriptor.
+/// Returns the descriptor, or a duplicate of it if other workers have copies of the message; `None` if it could not be passed.
 fn own(socket: Descriptor) -> Option<OwnedFd> {
-    let shared = socket.into_inner()?;
+    let shared = socket.into_inner().ok()?;
     Arc::try_unwrap(shared).or_else(|shared| shared.try_clone()).ok()
 }

@@ -6,7 +6,6 @@ use pontoon_engine::config::Protocol;
 use pontoon_engine::policy::GuestForwards;
 use pontoon_engine::{Failure, Instant, Token, siblings};
 use pontoon_link::Link;
-use rustix::io::Errno;
 use tracing::warn;
 
 use super::Worker;
@@ -162,8 +161,7 @@ impl<L: Link> Worker<L> {
         }
         let (place, stays) = match port_update {
             PortUpdate::Open(_, socket) => {
-                // The descriptor is empty if this process had no free one for it.
-                let socket = socket.into_inner().ok_or_else(|| Errno::MFILE.to_string())?;
+                let socket = socket.into_inner().map_err(|error| error.to_string())?;
                 let place = host.add_published(published, socket);
                 (Some(place.map_err(|error| error.to_string())?), true)
             }

@@ -226,7 +226,7 @@ pub(in crate::control) fn decide(
     };
     api.decisions.pending.remove(&token);
     let verdict = DecisionVerdict { token, verdict: kind };
-    // A verdict with a connection has a message of its own: while the kernel refuses to pass descriptors, others overtake it.
+    // A verdict with a connection has a message of its own, which may lose its descriptor without effect on other connections.
     let has_room = |verdicts: &Vec<DecisionVerdict>| {
         let latest = [verdicts.last(), Some(&verdict)];
         verdicts.len() < Update::MAX_VERDICTS

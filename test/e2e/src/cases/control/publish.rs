@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 use super::{ControlScene, SOCKET};
-use crate::case::{Case, Context};
+use crate::case::{Caller, Case, Context};
 use crate::cases::{expect, tmpfs, wanted};
 use crate::guest::{tcp, udp};
 use crate::http::HttpClient;
@@ -25,6 +25,8 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("control.published-ports-after-engine-exit", 30, engine_killed),
         Case::new("control.publish-with-few-descriptors", 30, few_descriptors),
         Case::new("control.publish-beyond-the-engines-limit", 30, engine_is_full),
+        Case::new("control.too-many-descriptors-in-flight", 30, too_many_in_flight)
+            .caller(Caller::User("root may have any number of descriptors in flight")),
         Case::new(
             "control.publish-under-load",
             60 + u64::from(changes()) / 100,
@@ -126,6 +128,58 @@ fn few_descriptors(context: &Context) -> Result<()> {
     ensure!(scene.ctl(&["publish", "list"])?.lines().count() == 250);
     tcp::command(here(5249), &["peer"])?;
     Ok(())
+}
+
+/// Script of a guest that keeps as many descriptors in flight as its user may, until it is killed.
+const IN_FLIGHT: &str = "\
+import array, os, socket, time
+file = os.open('/dev/null', os.O_RDONLY)
+kept = []
+while True:
+    kept.append(socket.socketpair())
+    try:
+        for _ in range(3):
+            kept[-1][0].sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [file] * 250))])
+    except OSError:
+        break
+print('in flight', flush=True)
+time.sleep(60)
+";
+
+/// Tests that only changes that pass a descriptor to the engine are refused while a guest has exhausted the limit of its user
+/// on descriptors in flight, and that they succeed later.
+fn too_many_in_flight(context: &Context) -> Result<()> {
+    let mut scene = {
+        let limit = Some(1024);
+        let (current, maximum) = (limit, limit);
+        rustix::process::setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
+        ControlScene::with(context, &["--guest-forward", "8088"])?
+    };
+    std::fs::write("/run/in-flight.py", IN_FLIGHT)?;
+    let line = scene
+        .guest
+        .ask("python3 /run/in-flight.py & echo $! >/run/in-flight")?;
+    expect(&line, "in flight")?;
+
+    let publish = ["publish", "add", "127.0.0.1:8080:80"];
+    let error = scene.ctl(&publish).err().context("the port was published")?;
+    ensure!(format!("{error:#}").contains("too many in flight"), "{error:#}");
+    expect(&scene.ctl(&["publish", "list"])?, "")?;
+    let error = scene.ctl(&["capture", "start", "/run/guest.pcapng"]).err();
+    let error = error.context("the capture began")?;
+    ensure!(format!("{error:#}").contains("too many in flight"), "{error:#}");
+    expect(
+        &scene.ctl(&["guest-forward", "remove", "8088"])?,
+        "removed 8088:8088/tcp",
+    )?;
+    expect(&scene.ctl(&["guest-forward", "list"])?, "")?;
+
+    let line = scene
+        .guest
+        .ask("kill $(cat /run/in-flight); wait; $E2E guest serve tcp:0.0.0.0:80 &")?;
+    expect(&line, "listening")?;
+    scene.ctl(&publish)?;
+    tcp::command(here(8080), &["peer"])
 }
 
 /// Tests that a port is not published if the engine lacks a descriptor for it, and that ports published before stay
