@@ -18,6 +18,7 @@ use pontoon_sys::packet::{self, Size};
 use rustc_hash::FxHashMap;
 use rustix::event::PollFd;
 
+use self::derived::{DerivePacing, PendingChanges};
 use crate::RETRY;
 use crate::counter_rows::{self, FreeRows};
 use crate::inputs::{Ingress, Inputs, ReceiveMode};
@@ -55,6 +56,9 @@ pub(super) struct Relay {
     kernel_rules: Vec<Rule>,
     /// True if routes or memberships have changed since the derived rules were built.
     derived_outdated: bool,
+    /// Changes of derived rules that wait for the next derivation.
+    pending_changes: PendingChanges,
+    derive_pacing: DerivePacing,
     /// Earliest time at which derived rules are built again.
     derive_at: Instant,
     started: Instant,
@@ -103,6 +107,8 @@ impl Relay {
             proxies,
             kernel_rules: Vec::new(),
             derived_outdated: true,
+            pending_changes: PendingChanges::default(),
+            derive_pacing: DerivePacing::new(now),
             derive_at: now,
             started: now,
             retry_at: now + RETRY,

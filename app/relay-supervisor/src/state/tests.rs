@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::super::links::LinkWatch;
-use super::derived::{MIN_DERIVE_INTERVAL, next_derivation};
+use super::derived::{DERIVE_BURST, DerivePacing, MIN_DERIVE_INTERVAL};
 use super::*;
 
 /// Returns a relay without workers, for interfaces that do not exist.
@@ -95,11 +95,37 @@ fn derived_rules_are_built_after_a_change_and_at_most_once_in_an_interval() {
 }
 
 #[test]
-fn next_derivation_is_due_ten_times_its_cost_after_its_end() {
+fn derivations_pause_for_ten_times_their_cost_after_a_burst() {
     let start = Instant::now();
-    let after = |cost| next_derivation(start, Duration::from_millis(cost)) - start;
-    assert_eq!(after(1), MIN_DERIVE_INTERVAL);
-    assert_eq!(after(700), Duration::from_millis(700 + 7000));
+    let mut pacing = DerivePacing::new(start);
+    let half = Duration::from_millis(500);
+    assert_eq!(
+        pacing.next(start, Duration::from_millis(1)),
+        start + MIN_DERIVE_INTERVAL
+    );
+    assert_eq!(pacing.next(start, half), start + MIN_DERIVE_INTERVAL);
+    let due = pacing.next(start, half);
+    assert_eq!(due, start + Duration::from_millis(11 + 2 * 5500) - DERIVE_BURST);
+    // After an idle time, half a second is free again.
+    let later = start + Duration::from_mins(1);
+    assert_eq!(pacing.next(later, half), later + MIN_DERIVE_INTERVAL);
+}
+
+#[test]
+fn many_derived_rules_are_installed_by_several_derivations() {
+    let mut relay = relay();
+    let mut now = Instant::now();
+    relay.set_kernel_rules(many(2000, "239.2.2.2"));
+    let mut derivations = 0;
+    relay.update_derived_rules(now);
+    while let Some(due) = relay.next_deadline() {
+        derivations += 1;
+        assert!(relay.rules().iter().count() <= derivations * 512);
+        now = due.max(now);
+        relay.update_derived_rules(now);
+    }
+    assert_eq!(derivations, 3);
+    assert_eq!(relay.rules(), &rules(&many(2000, "239.2.2.2")));
 }
 
 #[test]

@@ -1,0 +1,227 @@
+//! Changes of derived rules, of which each derivation makes a limited number.
+
+use std::collections::BTreeMap;
+
+use pontoon_relay::Rule;
+use pontoon_relay::rule::Input;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::counter_rows;
+
+/// Maximum number of rules that one derivation adds, replaces or removes, about 40 ms of CPU time: hosts behind one interface
+/// can change thousands of memberships, and the first changes of another interface wait for the end of a derivation.
+pub(super) const MAX_CHANGES: usize = 512;
+
+/// Changes that a derivation has found and not made, each with the number of the derivation that has found it first.
+#[derive(Debug, Default)]
+pub(in crate::state) struct PendingChanges {
+    number: u64,
+    found: FxHashMap<Input, u64>,
+}
+
+/// Change of the rule with one input: the rule before, and the rule that is wanted.
+struct Change<'a> {
+    number: u64,
+    input: &'a Input,
+    before: Option<&'a Rule>,
+    wanted: Option<&'a Rule>,
+}
+
+impl PendingChanges {
+    /// Returns true if no change waits for the next derivation.
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Returns the rules `current` after at most [`MAX_CHANGES`] changes towards `wanted`; they need at most `rows` rows of
+    /// counters, as `wanted` does. The changes are taken in turns from the output interfaces, the longest known first. Of
+    /// rules with the same input, only the first is considered.
+    pub(super) fn step(&mut self, current: &[Rule], wanted: Vec<Rule>, rows: usize) -> Vec<Rule> {
+        let before = by_input(current);
+        let after = by_input(&wanted);
+        let removed = first_of_inputs(current).filter(|(input, _)| !after.contains_key(input));
+        let inputs = first_of_inputs(&wanted).chain(removed).map(|(input, _)| input);
+        let changed: Vec<_> = inputs
+            .map(|input| (input, before.get(input).copied(), after.get(input).copied()))
+            .filter(|(_, before, wanted)| before != wanted)
+            .collect();
+        if changed.len() <= MAX_CHANGES {
+            self.found.clear();
+            return wanted;
+        }
+        self.number += 1;
+        let changes = changed.into_iter().map(|(input, before, wanted)| Change {
+            number: self.found.get(input).copied().unwrap_or(self.number),
+            input,
+            before,
+            wanted,
+        });
+        let mut of_interfaces: BTreeMap<&str, Vec<Change<'_>>> = BTreeMap::new();
+        for change in changes {
+            of_interfaces.entry(change.interface()).or_default().push(change);
+        }
+        for changes in of_interfaces.values_mut() {
+            changes.sort_by_key(|change| change.number);
+            // The next change is the last of the vector.
+            changes.reverse();
+        }
+        let mut used = counter_rows::needed(before.values().copied());
+        let (mut made, mut left) = (FxHashSet::default(), FxHashMap::default());
+        while !of_interfaces.is_empty() {
+            of_interfaces.retain(|_, changes| {
+                let Some(change) = changes.pop() else {
+                    return false;
+                };
+                let would_use =
+                    used - counter_rows::needed(change.before) + counter_rows::needed(change.wanted);
+                // A rule that has no room waits until others have been removed.
+                if made.len() < MAX_CHANGES && would_use <= rows {
+                    used = would_use;
+                    made.insert(change.input);
+                } else {
+                    left.insert(change.input.clone(), change.number);
+                }
+                true
+            });
+        }
+        let is_made = |input: &Input| made.contains(input);
+        let mut result: Vec<Rule> = Vec::with_capacity(current.len().max(wanted.len()));
+        for (input, rule) in first_of_inputs(&wanted) {
+            let rule = if is_made(input) {
+                Some(rule)
+            } else {
+                before.get(input).copied()
+            };
+            result.extend(rule.cloned());
+        }
+        let kept =
+            first_of_inputs(current).filter(|(input, _)| !after.contains_key(input) && !is_made(input));
+        result.extend(kept.map(|(_, rule)| rule.clone()));
+        drop(after);
+        self.found = left;
+        result
+    }
+}
+
+impl<'a> Change<'a> {
+    /// Returns the name of the interface for which the rule is changed: the first output that only one of the rules has, or
+    /// the first output.
+    fn interface(&self) -> &'a str {
+        let outputs = |rule: Option<&'a Rule>| rule.map_or(&[][..], |rule| &rule.outputs[..]);
+        let (before, wanted) = (outputs(self.before), outputs(self.wanted));
+        let added = wanted.iter().find(|output| !before.contains(output));
+        let removed = before.iter().find(|output| !wanted.contains(output));
+        let output = added.or(removed).or(wanted.first()).or(before.first());
+        output.map_or("", |output| output.interface.as_str())
+    }
+}
+
+/// Returns the rules by their inputs; of rules with the same input, the first.
+fn by_input(rules: &[Rule]) -> FxHashMap<&Input, &Rule> {
+    let mut all = FxHashMap::default();
+    for rule in rules {
+        all.entry(&rule.input).or_insert(rule);
+    }
+    all
+}
+
+/// Returns the rules in order, without those whose input an earlier rule has.
+fn first_of_inputs(rules: &[Rule]) -> impl Iterator<Item = (&Input, &Rule)> {
+    let mut seen = FxHashSet::default();
+    let rules = rules.iter().map(|rule| (&rule.input, rule));
+    rules.filter(move |(input, _)| seen.insert(*input))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROWS: usize = 100_000;
+
+    fn rule(group: usize, output: &str) -> Rule {
+        let text = format!("up 239.1.{}.{}:5000 -> {output} *:*", group / 256, group % 256);
+        text.parse().unwrap()
+    }
+
+    fn many(groups: std::ops::Range<usize>, output: &str) -> Vec<Rule> {
+        groups.map(|group| rule(group, output)).collect()
+    }
+
+    fn sorted(mut rules: Vec<Rule>) -> Vec<Rule> {
+        rules.sort_by_cached_key(ToString::to_string);
+        rules
+    }
+
+    #[test]
+    fn few_changes_are_made_at_once() {
+        let mut pending = PendingChanges::default();
+        let wanted = many(0..MAX_CHANGES, "a");
+        assert_eq!(pending.step(&[], wanted.clone(), ROWS), wanted);
+        assert!(pending.is_empty());
+    }
+
+    #[test]
+    fn changes_of_an_interface_do_not_wait_for_those_of_another() {
+        let mut pending = PendingChanges::default();
+        let mut current = many(0..4000, "a");
+        for nth in 0..20 {
+            // Hosts of one interface replace all groups again and again; a host of the other one joins a group.
+            let mut wanted = many((nth % 2) * 5000..(nth % 2) * 5000 + 4000, "a");
+            wanted.push(rule(20_000 + nth, "b"));
+            current = pending.step(&current, wanted.clone(), ROWS);
+            assert!(current.contains(wanted.last().unwrap()), "{nth}");
+        }
+    }
+
+    #[test]
+    fn changes_of_an_interface_are_made_in_the_order_in_which_they_were_found() {
+        let mut pending = PendingChanges::default();
+        let mut current = Vec::new();
+        let (first, late) = (many(0..MAX_CHANGES, "a"), rule(60_000, "a"));
+        let mut wanted = many(0..4 * MAX_CHANGES, "a");
+        wanted.push(late.clone());
+        let mut steps = 0;
+        while !current.contains(&late) {
+            current = pending.step(&current, wanted.clone(), ROWS);
+            steps += 1;
+            // The groups that were joined first are left and joined again.
+            current.retain(|rule| !first.contains(rule));
+            assert!(steps <= 5);
+        }
+        assert_eq!(steps, 5);
+    }
+
+    #[test]
+    fn all_changes_are_made_in_the_end_within_the_rows() {
+        let mut pending = PendingChanges::default();
+        let before = many(0..3000, "a");
+        let mut wanted = many(6000..9000, "b");
+        wanted.extend(many(2900..3000, "c"));
+        let rows = counter_rows::needed(&wanted);
+        let mut current = before;
+        let mut steps = 0;
+        while sorted(current.clone()) != sorted(wanted.clone()) {
+            current = pending.step(&current, wanted.clone(), rows);
+            assert!(counter_rows::needed(&current) <= rows.max(9000));
+            steps += 1;
+            assert!(steps < 40, "{} rules", current.len());
+        }
+        assert!(pending.is_empty());
+    }
+
+    #[test]
+    fn later_rules_with_the_same_input_are_ignored() {
+        let mut pending = PendingChanges::default();
+        let mut wanted = many(0..1000, "a");
+        wanted.extend(many(0..1000, "b"));
+        let mut current = Vec::new();
+        for _ in 0..3 {
+            current = pending.step(&current, wanted.clone(), ROWS);
+        }
+        assert_eq!(
+            sorted(many(0..1000, "a")),
+            sorted(first_of_inputs(&current).map(|(_, rule)| rule.clone()).collect())
+        );
+        assert!(pending.is_empty());
+    }
+}
