@@ -10,6 +10,8 @@ use pontoon_relay::Rule;
 use super::{Relay, capacity_beside, exceeds_message};
 use crate::counter_rows;
 
+#[cfg(test)]
+pub(super) use changes::MAX_CHANGES;
 pub(super) use changes::PendingChanges;
 
 impl Relay {
@@ -105,9 +107,9 @@ pub(super) const MIN_DERIVE_INTERVAL: Duration = Duration::from_millis(100);
 /// number of changes and their cost, and must not take more than about a tenth of the supervisor's time.
 const DERIVE_PAUSE: u32 = 10;
 
-/// Pauses that may be made up for later, after half a second of CPU time: thousands of rules are installed without pauses at
+/// Pauses that may be made up for later, those for two seconds of CPU time: thousands of rules are installed without pauses at
 /// the start, or when many hosts start at the same time.
-pub(super) const DERIVE_BURST: Duration = Duration::from_millis(5500);
+pub(super) const DERIVE_BURST: Duration = Duration::from_secs(22);
 
 /// Times of derivations.
 #[derive(Debug)]
