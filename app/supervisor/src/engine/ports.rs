@@ -24,7 +24,7 @@ pub(super) fn change_ports(
         let key = port.key();
         match (port_update, indexes.get(&key).copied()) {
             (PortUpdate::Open(port, socket), None) => {
-                if let Some(socket) = socket.clone().into_inner() {
+                if let Ok(socket) = socket.clone().into_inner() {
                     indexes.insert(key, published.len());
                     sockets.push(socket);
                     published.push(*port);
