@@ -179,7 +179,7 @@ fn too_many_in_flight(context: &Context) -> Result<()> {
         .ask("kill $(cat /run/in-flight); wait; $E2E guest serve tcp:0.0.0.0:80 &")?;
     expect(&line, "listening")?;
     scene.ctl(&publish)?;
-    tcp::command(here(8080), &["peer"])
+    tcp::command(here(8080), &["peer"]).map(drop)
 }
 
 /// Tests that a port is not published if the engine lacks a descriptor for it, and that ports published before stay
