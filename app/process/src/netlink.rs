@@ -3,7 +3,8 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use netlink_packet_core::{
@@ -33,6 +34,9 @@ const KERNEL: u32 = 0;
 /// Limit on the wait for a netlink reply. The kernel queues a reply before the send of the request returns or while a dump
 /// is read, so a reply that is late has been dropped.
 const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Interval of the requests for the route of an address.
+const ROUTE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Settings of a network interface to change by [`Netlink::bring_up`].
 #[derive(Clone, Debug)]
@@ -119,6 +123,42 @@ impl Netlink {
             RouteNetlinkMessage::NewAddress(message),
             NLM_F_CREATE | NLM_F_EXCL,
         )
+    }
+
+    /// Waits until the kernel delivers packets for an address of an interface to this machine. A work item of the kernel adds the
+    /// route of an IPv6 address some time after the request; until then, connections to it leave by the interface.
+    ///
+    /// # Errors
+    /// The kernel refuses the request, or has not added the route in time.
+    pub fn wait_until_local(&mut self, address: IpAddr) -> io::Result<()> {
+        let deadline = Instant::now() + TIMEOUT;
+        while !self.is_local(address)? {
+            if Instant::now() >= deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            thread::sleep(ROUTE_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// Returns true if the kernel delivers packets for `address` to this machine.
+    fn is_local(&mut self, address: IpAddr) -> io::Result<bool> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(address);
+        message.header.destination_prefix_length = IpNet::from(address).prefix_len();
+        message
+            .attributes
+            .push(RouteAttribute::Destination(address.into()));
+        let is_local = |reply: &RouteNetlinkMessage| match reply {
+            RouteNetlinkMessage::NewRoute(route) => route.header.kind == RouteType::Local,
+            _ => false,
+        };
+        match self.request(RouteNetlinkMessage::GetRoute(message), NLM_F_ACK) {
+            Ok(replies) => Ok(replies.iter().any(is_local)),
+            // No route leads to the address.
+            Err(error) if error.raw_os_error() == Some(libc::ENETUNREACH) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Adds a default route. `reach` is the way to the gateway.
@@ -238,7 +278,7 @@ fn subject(message: &RouteNetlinkMessage) -> &'static str {
         RouteNetlinkMessage::NewAddress(_) => "adding an address",
         RouteNetlinkMessage::NewRoute(_) => "adding a route",
         RouteNetlinkMessage::DelRoute(_) => "removing a route",
-        RouteNetlinkMessage::GetRoute(_) => "the list of routes",
+        RouteNetlinkMessage::GetRoute(_) => "routes",
         RouteNetlinkMessage::GetAddress(_) => "the list of addresses",
         RouteNetlinkMessage::GetLink(_) => "the list of interfaces",
         _ => "a request",
@@ -363,6 +403,18 @@ mod tests {
             GatewayReach::Subnet,
         );
         assert!(missing.is_err());
+    }
+
+    #[test]
+    fn only_the_machines_own_addresses_are_local() {
+        let mut netlink = Netlink::open().unwrap();
+        for local in ["127.0.0.1", "::1"] {
+            netlink.wait_until_local(local.parse().unwrap()).unwrap();
+        }
+        // Documentation addresses.
+        for remote in ["192.0.2.1", "2001:db8::1"] {
+            assert!(!netlink.is_local(remote.parse().unwrap()).unwrap(), "{remote}");
+        }
     }
 
     /// Returns a datagram of the kernel that replies to the request with the number `sequence`.

@@ -128,6 +128,11 @@ fn configure(config: &TapConfig, name: &str, index: u32, netlink: &mut Netlink) 
         let gateway = v6.default_route.then_some(IpAddr::V6(v6.gateway));
         set_addresses(netlink, index, addresses, gateway, &config.plan)
             .map_err(|error| taken(name, &error).advise("--no-ipv6"))?;
+        for address in v6.addresses() {
+            if let Err(error) = netlink.wait_until_local(address.addr().into()) {
+                tracing::debug!(%address, %error, "the guest has no route to its own address yet");
+            }
+        }
     }
     for route in &config.plan.routes {
         let gateway = route
