@@ -17,6 +17,7 @@ use pontoon_sys::disabled::Disabled;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 pub mod command;
+pub mod helper;
 pub mod landlock;
 pub mod layers;
 mod limits;

@@ -1,5 +1,5 @@
 //! The system calls that the process may make. The list is data: `common`, what each role needs beside it (`engine`,
-//! `relay`), what one architecture has, and which options of sockets may be set ([`options`]).
+//! `relay`, `helper`), what one architecture has, and which options of sockets may be set ([`options`]).
 //!
 //! A call that is on no list returns EPERM and is counted ([`crate::trap`]), so that a library's new habit costs a counter,
 //! not the network. For calls that no library here makes and that an intruder needs first (`kill_process`), the kernel kills the
@@ -18,6 +18,7 @@ use seccompiler::{
 mod aarch64;
 mod common;
 mod engine;
+mod helper;
 mod kill_process;
 pub mod options;
 mod relay;
@@ -41,6 +42,8 @@ pub enum Role {
     EngineOnInterface,
     /// A worker process of the relay, which receives all descriptors from its supervisor.
     Relay,
+    /// The process that opens sockets in the guest's network namespace for the engine.
+    SocketHelper,
 }
 
 /// A permitted system call, with conditions on its arguments.
@@ -117,11 +120,13 @@ pub(crate) fn restrict(role: Role) -> io::Result<Layer> {
 
 /// Returns all permitted system calls of a role on this architecture.
 pub fn allowed(role: Role) -> impl Iterator<Item = &'static PermittedCall> {
-    let own = match role {
-        Role::Engine | Role::EngineOnInterface => engine::ALLOWED,
-        Role::Relay => relay::ALLOWED,
+    let lists = match role {
+        Role::Engine | Role::EngineOnInterface => [common::ALLOWED, engine::ALLOWED, arch::ALLOWED],
+        Role::Relay => [common::ALLOWED, relay::ALLOWED, arch::ALLOWED],
+        // The helper has no event loop and receives no payload.
+        Role::SocketHelper => [helper::ALLOWED, &[], &[]],
     };
-    common::ALLOWED.iter().chain(own).chain(arch::ALLOWED)
+    lists.into_iter().flatten()
 }
 
 /// Returns the four filter programs of a role. The kernel runs all of them and applies the action with the highest
@@ -211,7 +216,12 @@ fn all_but<'a>(
 }
 
 #[cfg(test)]
-const ROLES: [Role; 3] = [Role::Engine, Role::EngineOnInterface, Role::Relay];
+const ROLES: [Role; 4] = [
+    Role::Engine,
+    Role::EngineOnInterface,
+    Role::Relay,
+    Role::SocketHelper,
+];
 
 #[cfg(test)]
 mod tests {

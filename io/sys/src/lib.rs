@@ -19,6 +19,7 @@ pub mod mapping;
 pub mod message;
 pub mod messages;
 pub mod multicast;
+pub mod netns;
 pub mod option;
 pub mod packet;
 pub mod peer;

@@ -24,10 +24,15 @@ pub(super) const ALLOWED: &[PermittedCall] = &[
         &[ArgumentCondition {
             argument: 1,
             mask: WHOLE,
-            values: &[F_GETFD as u32, F_DUPFD_CLOEXEC as u32],
+            values: &[
+                F_GETFD as u32,
+                F_DUPFD_CLOEXEC as u32,
+                F_GETFL as u32,
+                F_SETPIPE_SZ as u32,
+            ],
         }],
         "links over sockets: a second registration of a guest's; standard library, built with assertions: what is closed \
-         is open",
+         is open; sockets of the guest's namespace: checks that they are non-blocking; clients on this host: the size of a pipe",
     ),
     only(
         SYS_ioctl,
@@ -75,6 +80,15 @@ pub(super) const ALLOWED: &[PermittedCall] = &[
         "published TCP ports: accepts a client; links over sockets: accepts a guest",
     ),
     call(SYS_shutdown, "TCP: half-close"),
+    call(
+        SYS_pipe2,
+        "clients on this host: a pipe for data between two sockets",
+    ),
+    call(
+        SYS_splice,
+        "clients on this host: moves data between a socket and a pipe; it works with any two of the process's descriptors, \
+         one of them a pipe, and gives access to no others",
+    ),
     call(SYS_getpeername, "TCP: checks whether a connect has succeeded"),
     call(
         SYS_getsockname,

@@ -23,12 +23,13 @@ pub struct SettableOption {
 
 /// Returns the options that a process with this role may set.
 pub fn settable(role: Role) -> impl Iterator<Item = &'static SettableOption> {
-    let own: [&[SettableOption]; 2] = match role {
-        Role::Engine => [ENGINE, &[]],
-        Role::EngineOnInterface => [ENGINE, ON_INTERFACE],
-        Role::Relay => [RELAY, &[]],
+    let lists: [&[SettableOption]; 3] = match role {
+        Role::Engine => [COMMON, ENGINE, &[]],
+        Role::EngineOnInterface => [COMMON, ENGINE, ON_INTERFACE],
+        Role::Relay => [COMMON, RELAY, &[]],
+        Role::SocketHelper => [SOCKET_HELPER, &[], &[]],
     };
-    COMMON.iter().chain(own.into_iter().flatten())
+    lists.into_iter().flatten()
 }
 
 const fn option(level: c_int, name: c_int, reason: &'static str) -> SettableOption {
@@ -151,6 +152,15 @@ const ON_INTERFACE: &[SettableOption] = &[option(
     SO_BINDTODEVICE,
     "sockets: --outbound with an interface",
 )];
+
+const SOCKET_HELPER: &[SettableOption] = &[
+    option(SOL_SOCKET, SO_OOBINLINE, "TCP: receives urgent data inline"),
+    option(
+        SOL_TCP,
+        TCP_NODELAY,
+        "TCP: sends data without delay (no Nagle's algorithm)",
+    ),
+];
 
 const RELAY: &[SettableOption] = &[
     option(
