@@ -88,6 +88,7 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
     Ok(GuestOptions {
         guest,
         publish: arguments.publish,
+        splice: !arguments.no_splice,
         forwards: arguments.guest_forward,
         host_loopback: arguments.host_loopback,
         host_addresses: arguments.host_addresses,

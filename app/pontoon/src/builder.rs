@@ -462,6 +462,7 @@ impl NetworkBuilder {
             config,
             owned: host.owned.clone(),
             published: sockets,
+            socket_helper: None,
             raw_icmp,
             pacing: pacing::here(self.pacing.of_engine(), workers),
             outbound: pontoon_worker::Outbound::default(),

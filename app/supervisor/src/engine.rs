@@ -5,19 +5,20 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pontoon_process::child::restart_policy::{RestartPolicy, StartAttempts};
 use pontoon_process::child::{ChildProcess, ExitReason, ProcessState};
 use pontoon_process::error::{Context as _, Error};
 use pontoon_sandbox::Namespaces;
 use pontoon_worker::messages::{CaptureCommand, ForwardUpdate, Report};
-use pontoon_worker::{Attachment, DeciderPlace, DeciderSetup, EngineSetup, Update};
+use pontoon_worker::{Attachment, DeciderPlace, DeciderSetup, EngineSetup, SocketHelperChannels, Update};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_acceptconn;
 use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::events::Events;
+use crate::guest::socket_helper::SocketHelper;
 use crate::host::replace_raw_icmp;
 use crate::publish::{disconnect_last, reopen_ports};
 use crate::statistics::Statistics;
@@ -37,6 +38,8 @@ pub(crate) struct Engine {
     /// The index of each published port in `ports`.
     indexes: PortIndexes,
     attachment: Attachment,
+    /// Process that opens sockets in the guest's network namespace, if it is a namespace of this host.
+    helper: Option<SocketHelper>,
     statistics: Statistics,
     /// Events of flows, which are read when an engine has exited.
     events: Option<Events>,
@@ -59,6 +62,9 @@ pub(crate) enum Restart {
     Final,
 }
 
+/// Time in which an engine that has closed its channels to the socket helper exits.
+const ENGINE_ENDS: Duration = Duration::from_millis(10);
+
 /// Limit on the reports that are received in one turn of the supervisor's loop, so that an engine that an attacker controls
 /// cannot keep the supervisor busy.
 const MAX_REPORTS: usize = 64;
@@ -76,10 +82,12 @@ impl Engine {
         mut setup: EngineSetup,
         ports: Vec<Arc<OwnedFd>>,
         attachment: Attachment,
+        mut helper: Option<SocketHelper>,
         statistics: Statistics,
         require_sandbox: bool,
     ) -> Result<Self, Error> {
         let mut namespaces = None;
+        setup.socket_helper = helper.as_mut().and_then(SocketHelper::start);
         let process = child::start(&mut setup, &ports, &attachment, require_sandbox, &mut namespaces)?;
         let published = setup.config.published.iter().enumerate();
         let indexes = published.map(|(place, port)| (port.key(), place));
@@ -89,6 +97,7 @@ impl Engine {
             setup,
             ports,
             attachment,
+            helper,
             statistics,
             events: None,
             require_sandbox,
@@ -176,6 +185,8 @@ impl Engine {
             .context("cannot reopen the published ports")?;
         replace_raw_icmp(&mut self.setup.raw_icmp).context("cannot open raw ICMP sockets")?;
         self.setup.restarted = true;
+        // The sockets and channels of the old engine are closed with the old helper.
+        self.setup.socket_helper = self.helper.as_mut().and_then(SocketHelper::start);
         let process = child::start(
             &mut self.setup,
             &self.ports,
@@ -191,6 +202,31 @@ impl Engine {
     #[must_use]
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.state.process().map(ChildProcess::fd)
+    }
+
+    /// Returns the pidfd of the socket helper, which is readable when the process has exited.
+    #[must_use]
+    pub(crate) fn helper_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.helper.as_ref()?.fd()
+    }
+
+    /// Starts another socket helper, because the one before has exited.
+    pub(crate) fn replace_helper(&mut self, now: Instant) {
+        // A helper exits with its engine, and the next engine gets a helper of its own.
+        let is_ending = match self.state.process_mut() {
+            Some(process) => process.exits_within(ENGINE_ENDS),
+            None => true,
+        };
+        if is_ending {
+            return self.helper.as_mut().map_or((), SocketHelper::end);
+        }
+        let helper = self.helper.as_mut();
+        let Some(SocketHelperChannels { cookie, channels }) = helper.and_then(|helper| helper.restart(now))
+        else {
+            return;
+        };
+        let channels = channels.into_iter().map(Into::into).collect();
+        self.send(Update::SocketHelper(cookie, channels));
     }
 
     /// Sends a signal to the engine, if one runs.
@@ -284,6 +320,7 @@ impl Engine {
                 }
             }
             Update::OwnedPart(_)
+            | Update::SocketHelper(..)
             | Update::Verdicts(_)
             | Update::Confirm(_)
             | Update::Flows(_)

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use pontoon_engine::address_plan::AddressPlan;
-use pontoon_engine::config::Protocol;
+use pontoon_engine::config::{Protocol, PublishedPath};
 use pontoon_engine::policy::{GuestForward, is_metadata};
 use pontoon_process::error::Error;
 use pontoon_worker::messages::ForwardUpdate;
@@ -29,6 +29,9 @@ impl FromStr for Forward {
         let spec: Publish = text.parse()?;
         if spec.interface.is_some() {
             return Err("an interface of the host is for --publish only".into());
+        }
+        if spec.path != PublishedPath::Shortest {
+            return Err("a path is for --publish only".into());
         }
         if spec.ports == PublishedPorts::All {
             return Err("'all' is for --publish only: 'auto', a range, or --host-loopback".into());

@@ -9,6 +9,7 @@ pub(crate) mod machine;
 pub(crate) mod mounts;
 mod outer;
 pub(crate) mod route;
+pub(crate) mod socket_helper;
 pub(crate) mod tap;
 pub(crate) mod terminal;
 pub(crate) mod userns;

@@ -30,6 +30,7 @@ use pontoon_process::ready_notify::ReadyNotifier;
 use pontoon_process::signals::Signals;
 use pontoon_process::socket_file::SocketFile;
 use pontoon_sys::disabled::Disabled;
+use pontoon_sys::netns;
 use pontoon_sys::tun::TapOffload;
 use pontoon_wire::Mac;
 use pontoon_worker::stats::StatsTable;
@@ -67,6 +68,7 @@ use events::Events;
 use forward::Forwards;
 use guest::attach::Attached;
 use guest::route::GuestRoute;
+use guest::socket_helper::SocketHelper;
 use guest::{command, init, machine, tap, vhost};
 use host::address_plan::{self, ChosenPlan};
 use host::address_watch::AddressWatch;
@@ -154,15 +156,24 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
         guest_route,
         guest_mac,
         listeners,
+        netns_cookie,
         socket_file: _socket_file,
     } = plan.start(&link)?;
     config.guest_mac = guest_mac;
+    let helper = SocketHelper::for_guest(options, &guest, netns_cookie);
     refuse_guest(control.as_mut(), &guest)?;
     let sources = config.host;
     let owned = host.watch.owned().to_vec();
     let (table, read) = (statistics.table(), events.as_ref());
     let setup = engine_setup(options, config, owned, table, read, set_log_level)?;
-    let mut engine = Engine::start(setup, sockets, attachment, statistics, options.require_sandbox)?;
+    let mut engine = Engine::start(
+        setup,
+        sockets,
+        attachment,
+        helper,
+        statistics,
+        options.require_sandbox,
+    )?;
     engine.set_events(events.clone());
     begin_control(control.as_mut(), listeners, &mut engine);
     if let GuestKind::Command(guest) = &guest {
@@ -256,6 +267,8 @@ fn engine_setup(
         owned,
         // The published sockets are added when the engine is forked.
         published: Vec::new(),
+        // The channels are added with each start of the engine.
+        socket_helper: None,
         raw_icmp: host::open_raw_icmp().context("cannot open raw ICMP sockets")?,
         pacing: pacing::here(options.pacing, options.workers),
         outbound: options.outbound.clone(),
@@ -378,6 +391,8 @@ struct StartedGuest {
     guest_mac: Mac,
     /// Source of the guest's listening ports, if it has a namespace.
     listeners: Option<GuestListeners>,
+    /// Cookie of the guest's network namespace.
+    netns_cookie: Option<u64>,
     /// Socket file of a machine, which is removed on drop.
     socket_file: Option<SocketFile>,
 }
@@ -462,11 +477,13 @@ impl<'a> GuestPlan<'a> {
                     guest_route: None,
                     guest_mac: link.config.guest_mac,
                     listeners: None,
+                    netns_cookie: None,
                     socket_file,
                 });
             }
         };
         let guest_mac = tap.mac;
+        let netns_cookie = netns::cookie(&tap.netlink).ok();
         let (attachment, guest_route, listeners) = attach_tap(tap, link.vhost, &link.config.plan, configured);
         Ok(StartedGuest {
             guest,
@@ -474,6 +491,7 @@ impl<'a> GuestPlan<'a> {
             guest_route,
             guest_mac,
             listeners,
+            netns_cookie,
             socket_file: None,
         })
     }

@@ -29,6 +29,8 @@ pub struct GuestOptions {
     pub guest: Guest,
     /// Ports of the host that are published to the guest.
     pub publish: Vec<Publish>,
+    /// True if connections of clients on this host to published ports need not use the guest's link.
+    pub splice: bool,
     /// Ports at which the guest reaches ports of the host.
     pub forwards: Vec<Forward>,
     /// Guest-side addresses that are translated to the host's loopback address.

@@ -1,5 +1,6 @@
 //! The supervisor's event loop: waits for changes on the host and forwards them to the engine and the guest.
 
+use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -73,6 +74,7 @@ enum Source {
     /// The command was stopped, or the terminal has sent it a signal.
     Job,
     Engine,
+    SocketHelper,
     Signals,
     Addresses,
     Files,
@@ -134,6 +136,8 @@ impl Watch {
             )
         });
         let engine = self.engine.fd().map(|fd| readable(Source::Engine, fd));
+        let helper = self.engine.helper_fd();
+        let helper = helper.map(|fd| readable(Source::SocketHelper, fd));
         let stderr_pipe = self.engine.stderr_fd().map(|fd| readable(Source::Stderr, fd));
         let stderr = io::stderr();
         let log = output::wants_room().then(|| {
@@ -160,6 +164,7 @@ impl Watch {
             .chain(exit)
             .chain(job)
             .chain(engine)
+            .chain(helper)
             .chain(stderr_pipe)
             .chain(log)
             .chain(always)
@@ -261,6 +266,7 @@ impl Watch {
                     }
                 }
             },
+            Source::SocketHelper => self.engine.replace_helper(Instant::now()),
             Source::Signals => {
                 while let Some(signal) = self.signals.take().context("cannot read signals")? {
                     if let Some(status) = self.guest.take_signal(signal) {
@@ -342,6 +348,18 @@ impl GuestKind {
             Self::Machine => return Ok(None),
         };
         namespaces.map(Some).context("cannot open the guest's namespaces")
+    }
+
+    /// Opens the guest's network namespace; `None` for a virtual machine.
+    ///
+    /// # Errors
+    /// The guest has exited, or no descriptor is free.
+    pub(crate) fn network(&self) -> io::Result<Option<File>> {
+        match self {
+            Self::Command(guest) => guest.network().map(Some),
+            Self::Attached(attached) => attached.network().map(Some),
+            Self::Machine => Ok(None),
+        }
     }
 
     /// Returns the exit status of the guest, if it has ended.

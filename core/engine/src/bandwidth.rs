@@ -75,6 +75,11 @@ impl Throttle {
         }
     }
 
+    /// Returns true if there is a limit.
+    pub(crate) const fn is_limited(&self) -> bool {
+        self.bandwidth.is_some()
+    }
+
     /// Returns the number of bytes that the guest may send now; if it is 0, frames from the guest wait.
     pub(crate) fn up(&mut self, now: Instant) -> u64 {
         match &self.bandwidth {

@@ -195,6 +195,21 @@ pub struct Published {
     pub target: Option<IpAddr>,
     /// Port to which clients are forwarded.
     pub guest_port: u16,
+    /// Path of the data of clients on this host. Clients of other hosts are always forwarded over the link.
+    pub path: PublishedPath,
+}
+
+/// Path of the data of clients that connect to a published TCP port from a loopback address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PublishedPath {
+    /// A socket in the guest's network namespace, connected to the guest's own address, if the guest is a namespace of this
+    /// host and a program there listens; otherwise the link.
+    #[default]
+    Shortest,
+    /// The link.
+    Link,
+    /// As [`Self::Shortest`], but to the guest's loopback address.
+    GuestLoopback,
 }
 
 /// Key of a published port. No two published ports have the same.
@@ -218,6 +233,7 @@ impl Published {
             interface: None,
             target: None,
             guest_port,
+            path: PublishedPath::Shortest,
         }
     }
 

@@ -42,6 +42,8 @@ pub struct Net {
     pub(crate) stalled_bytes: u64,
     /// Number of open flows of all kinds in this worker.
     pub flows: u32,
+    /// Number of these flows that have two descriptors, because they are connections that do not use the link.
+    joined: u32,
     /// Number of open flows of clients of published TCP ports. With several workers, [`Siblings`] counts them instead.
     clients: PortClients,
     /// Number of host UDP ports that the guest's endpoints in this worker hold, for IPv4 and IPv6.
@@ -177,6 +179,7 @@ impl Net {
             pool: Pool::default(),
             stalled_bytes: 0,
             flows: 0,
+            joined: 0,
             clients: PortClients::default(),
             ports: [0; 2],
             evictable: 0,
@@ -235,11 +238,21 @@ impl Net {
     /// workers, because one worker may accept all clients of a published port and would refuse clients although there
     /// is room. Workers that open flows at the same time may each exceed the limit by one.
     pub(crate) fn is_full(&self) -> bool {
+        self.slots_in_use() >= self.config.max_flows
+    }
+
+    /// Returns true if fewer than half of `--max-flows` are in use, so that a client of a published port may have two descriptors.
+    /// Beyond that, clients use the link, which takes one descriptor for each.
+    pub(crate) fn has_room_to_join(&self) -> bool {
+        self.slots_in_use() < self.config.max_flows / 2
+    }
+
+    fn slots_in_use(&self) -> u32 {
         let flows = self
             .siblings
             .as_ref()
-            .map_or(self.flows, |siblings| siblings.flows());
-        flows.saturating_sub(self.reclaimed) >= self.config.max_flows
+            .map_or(self.flows + self.joined, |siblings| siblings.flows());
+        flows.saturating_sub(self.reclaimed)
     }
 
     /// Returns true if [`Self::reclaim`] would promise a slot.
@@ -329,6 +342,29 @@ impl Net {
     /// Counts down the flows, because one has been closed.
     pub(crate) fn closed(&mut self) {
         self.flows -= 1;
+        if let Some(siblings) = &self.siblings {
+            siblings.closed();
+        }
+    }
+
+    /// Counts a new flow with two descriptors, of a client of the published TCP port with this `Published::share_key`, as two
+    /// against `--max-flows`.
+    pub(crate) fn joined_opened(&mut self, port: u32) {
+        self.client_opened(port);
+        self.client_opened(port);
+        self.opened();
+        self.joined += 1;
+        if let Some(siblings) = &self.siblings {
+            siblings.opened();
+        }
+    }
+
+    /// Counts down the flows, because one with two descriptors has been closed.
+    pub(crate) fn joined_closed(&mut self, port: u32) {
+        self.client_closed(port);
+        self.client_closed(port);
+        self.closed();
+        self.joined -= 1;
         if let Some(siblings) = &self.siblings {
             siblings.closed();
         }

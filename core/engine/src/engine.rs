@@ -198,7 +198,16 @@ impl<H: Host> Engine<H> {
             Kind::Icmp => protocols.icmp.handle_socket(flow, ready, ctx),
             Kind::Dns => protocols.dns.handle_socket(flow, ready, ctx),
             Kind::Listener => protocols.tcp.handle_listener(flow, ctx),
+            Kind::Joined | Kind::JoinedGuest => protocols.tcp.handle_joined_socket(flow, ready, ctx),
             Kind::Edge => {}
+        });
+        link.flush();
+    }
+
+    /// Continues with clients that wait for a socket of the guest's network namespace, because the host has received some.
+    pub fn handle_guest_sockets<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
+        self.guarded(None, link, host, now, |_, protocols, ctx| {
+            protocols.tcp.handle_guest_sockets(ctx);
         });
         link.flush();
     }
@@ -223,7 +232,8 @@ impl<H: Host> Engine<H> {
                 Kind::Udp => protocols.udp.handle_timeout(flow, ctx),
                 Kind::Icmp => protocols.icmp.handle_timeout(flow, ctx),
                 Kind::Dns => protocols.dns.handle_timeout(flow, ctx),
-                Kind::Listener | Kind::Edge => {}
+                Kind::Joined => protocols.tcp.handle_joined_timeout(flow, ctx),
+                Kind::JoinedGuest | Kind::Listener | Kind::Edge => {}
             });
         }
         link.flush();
@@ -299,7 +309,8 @@ impl<H: Host> Engine<H> {
             Kind::Icmp => protocols.icmp.handle_ready(flow, ctx),
             Kind::Dns => protocols.dns.handle_ready(flow, ctx),
             Kind::Listener => protocols.tcp.handle_listener(flow, ctx),
-            Kind::Edge => {}
+            Kind::Joined => protocols.tcp.handle_joined_ready(flow, ctx),
+            Kind::JoinedGuest | Kind::Edge => {}
         });
     }
 
@@ -434,11 +445,12 @@ impl<H: Host> Engine<H> {
             0 => tcp.flow_page(place.1, &self.net, now),
             1 => udp.flow_page(place.1, &self.net, now),
             2 => icmp.flow_page(place.1, &self.net, now),
+            3 => tcp.joined_page(place.1, &self.net, now),
             _ => (Vec::new(), 0),
         };
         Page {
             flows,
-            next: flow_dump::next(place, slots, 3),
+            next: flow_dump::next(place, slots, 4),
         }
     }
 
@@ -497,6 +509,9 @@ impl<S> ProtocolHandlers<S> {
                 self.icmp.close(flow, ctx);
             }
             Kind::Dns => self.dns.close(flow, ctx),
+            Kind::Joined | Kind::JoinedGuest => {
+                self.tcp.end_joined(flow, CloseReason::Internal, ctx);
+            }
             Kind::Listener | Kind::Edge => {}
         }
     }
@@ -513,7 +528,7 @@ impl<S> ProtocolHandlers<S> {
                     Kind::Udp => udp.contains(*flow),
                     Kind::Icmp => icmp.contains(*flow),
                     Kind::Dns => dns.contains(*flow),
-                    Kind::Listener | Kind::Edge => true,
+                    Kind::Joined | Kind::JoinedGuest | Kind::Listener | Kind::Edge => true,
                 });
             }
         }

@@ -21,6 +21,10 @@ pub enum Kind {
     /// A descriptor of the worker's loop, such as the link or the supervisor's channel. Its events are not passed to
     /// the engine.
     Edge = 5,
+    /// A TCP connection of a client on this host that does not use the link; also its host socket.
+    Joined = 6,
+    /// The socket of such a connection in the guest's network namespace. The flow has [`Self::Joined`].
+    JoinedGuest = 7,
 }
 
 /// Identifier of a flow: its worker, the slot in that worker's table, and the slot's generation.
@@ -63,6 +67,8 @@ impl Token {
             3 => Kind::Dns,
             4 => Kind::Listener,
             5 => Kind::Edge,
+            6 => Kind::Joined,
+            7 => Kind::JoinedGuest,
             _ => return None,
         };
         Some(FlowId {

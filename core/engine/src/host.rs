@@ -85,6 +85,30 @@ pub struct AcceptedConnection<S> {
     pub peer: SocketAddr,
 }
 
+/// State of two joined sockets after [`Host::tcp_move`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveState {
+    /// As many bytes as requested were moved, and there may be more.
+    More,
+    /// The source has no more data at present; an event reports the next.
+    Drained,
+    /// The sink has no more room at present; an event reports room.
+    Full,
+    /// The source's stream has ended, and the sink has accepted all of it.
+    Ended,
+}
+
+/// Failure of one of two joined sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MoveError {
+    /// The socket from which data is moved has failed.
+    #[error("source: {0}")]
+    Source(Failure),
+    /// The socket to which data is moved has failed.
+    #[error("sink: {0}")]
+    Sink(Failure),
+}
+
 /// IP header fields of a datagram that are forwarded in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramMeta {
@@ -218,6 +242,56 @@ pub trait Host {
     /// the kernel reports room only after a refused send (`SOCK_NOSPACE`).
     fn tcp_watch_room(&mut self, flow: FlowId, socket: &mut Self::Socket);
 
+    /// Opens a TCP connection from a socket of the guest's network namespace to an address there, registered for events. The
+    /// connection's state is checked once more before the call returns.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the host has no such socket at present and expects some; then
+    /// [`Engine::handle_guest_sockets`](crate::Engine::handle_guest_sockets) is called. `Invalid` if it expects none, because the
+    /// guest is not a namespace of this host, or the process that opens the sockets does not run. Those of [`Self::tcp_connect`].
+    fn guest_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Self::Socket, Connect), Failure> {
+        let _ = (flow, to);
+        Err(Failure::Invalid)
+    }
+
+    /// Moves about `most` bytes from the receive queue of `from` to `to`, as far as there is data and room. Returns the
+    /// number of bytes that `to` has accepted. This implementation copies them; it leaves what `to` does not accept in the
+    /// receive queue.
+    ///
+    /// # Errors
+    /// One of the connections has failed.
+    fn tcp_move(
+        &mut self,
+        from: &mut Self::Socket,
+        to: &mut Self::Socket,
+        most: usize,
+    ) -> Result<(usize, MoveState), MoveError> {
+        let mut buffer = [0; COPY];
+        let mut moved = 0;
+        while moved < most {
+            let part = VolatileSlice::from(&mut buffer[..]);
+            let len = match self.tcp_peek(from, 0, &[part]) {
+                Ok(0) => return Ok((moved, MoveState::Ended)),
+                Ok(len) => len,
+                Err(Failure::WouldBlock) => return Ok((moved, MoveState::Drained)),
+                Err(failure) => return Err(MoveError::Source(failure)),
+            };
+            let part = VolatileSlice::from(&mut buffer[..len]);
+            let sent = match self.tcp_send(to, &[part]) {
+                Ok(sent) => sent,
+                Err(Failure::WouldBlock) => return Ok((moved, MoveState::Full)),
+                Err(failure) => return Err(MoveError::Sink(failure)),
+            };
+            moved += sent;
+            let discarded = u32::try_from(sent).unwrap_or(u32::MAX);
+            self.tcp_discard(from, discarded).map_err(MoveError::Source)?;
+            if sent < len {
+                return Ok((moved, MoveState::Full));
+            }
+        }
+        Ok((moved, MoveState::More))
+    }
+
     /// Closes the sending direction of the connection (`shutdown(SHUT_WR)`).
     ///
     /// # Errors
@@ -314,6 +388,9 @@ pub trait Host {
     /// sent datagram are copied to `into`.
     fn problem(&mut self, socket: &mut Self::Socket, into: &mut [u8]) -> Option<Problem>;
 }
+
+/// Size of the buffer by which [`Host::tcp_move`] copies.
+const COPY: usize = 4 << 10;
 
 /// An echo reply received from the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,6 +19,7 @@ mod flush;
 mod half_closed;
 mod handshake;
 mod idle;
+mod joined;
 mod lost;
 mod open;
 pub(crate) mod path_mtu;
@@ -48,6 +49,7 @@ use self::accept::AcceptedClient;
 use self::connection::{Connection, ConnectionKey, TcpState};
 use self::half_closed::HalfClosed;
 use self::handshake::HandshakeRetry;
+use self::joined::JoinedTable;
 use self::open::OpeningSegment;
 use self::segment::Verdict;
 use self::table::ConnectionTable;
@@ -96,6 +98,8 @@ enum Ended {
 #[derive(Debug)]
 pub struct Tcp<S> {
     connections: Slab<Connection<S>>,
+    /// Connections of clients on this host that do not use the link.
+    joined: JoinedTable<S>,
     table: ConnectionTable,
     /// Connections to the DNS forwarder that have a host socket.
     dns: Vec<FlowId>,
@@ -145,6 +149,7 @@ impl<S> Tcp<S> {
     pub fn new(random: &mut ChaCha12Rng) -> Self {
         Self {
             connections: Slab::default(),
+            joined: JoinedTable::default(),
             table: ConnectionTable::new(Secret::new(random)),
             dns: Vec::new(),
             dirty: Vec::new(),
@@ -392,6 +397,7 @@ impl<S> Tcp<S> {
             }
             self.remove(index, ctx);
         }
+        self.abort_all_joined(ctx);
     }
 
     /// Returns true if the connection `flow` still exists.

@@ -36,6 +36,8 @@ pub enum Edge {
     Room = 5,
     /// The link has a control event: a guest connects, disconnects or negotiates (vhost-user).
     Control = 6,
+    /// The channel to the socket helper has sockets of the guest's network namespace.
+    SocketHelper = 7,
 }
 
 impl Edge {
@@ -63,6 +65,7 @@ impl Edge {
             4 => Some(Self::Inbox),
             5 => Some(Self::Room),
             6 => Some(Self::Control),
+            7 => Some(Self::SocketHelper),
             _ => None,
         }
     }

@@ -10,8 +10,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pontoon_engine::config::Published;
-use pontoon_engine::host::{AcceptedConnection, Connect, DatagramMeta, PingReply, Problem, Received};
+use pontoon_engine::config::{Protocol, Published, PublishedPath};
+use pontoon_engine::host::{
+    AcceptedConnection, Connect, DatagramMeta, MoveError, MoveState, PingReply, Problem, Received,
+};
 use pontoon_engine::{Failure, FlowId, Host};
 use pontoon_event::Epoll;
 use pontoon_sys::disabled::Disabled;
@@ -24,6 +26,8 @@ use vm_memory::VolatileSlice;
 
 mod failure;
 mod given;
+mod guest;
+mod joined;
 mod listen;
 pub mod ping;
 mod ports;
@@ -34,6 +38,8 @@ mod stream;
 mod udp;
 
 use failure::failure;
+use guest::GuestSockets;
+use joined::Mover;
 use listen::PublishedSockets;
 use ping::RawSocket;
 use ports::{EphemeralPorts, TcpPortShare};
@@ -65,6 +71,10 @@ pub struct KernelHost {
     streams: SpareSockets<OwnedFd>,
     /// UDP sockets that were opened in advance for the next endpoints.
     endpoints: SpareSockets<udp::UnboundSocket>,
+    /// Sockets of the guest's network namespace, if the guest is a namespace of this host.
+    guest: Option<GuestSockets>,
+    /// Pipes and buffer for data between two sockets.
+    mover: Mover,
     raw: [Option<RawSocket>; 2],
     ping_refused: bool,
     /// Stream socket that was passed with the verdict that is being handled.
@@ -167,6 +177,8 @@ impl KernelHost {
             ports,
             streams: SpareSockets::new(),
             endpoints: SpareSockets::new(),
+            guest: None,
+            mover: Mover::new(),
             raw: [None, None],
             ping_refused: false,
             given: None,
@@ -201,6 +213,7 @@ impl KernelHost {
         let coalesce = self.can.udp_gro;
         self.endpoints
             .refill(|family| udp::UnboundSocket::new(family, coalesce));
+        self.refill_guest_sockets();
         self.retry_accept();
     }
 
@@ -222,6 +235,9 @@ impl KernelHost {
     /// # Errors
     /// Errors of setsockopt(2) and epoll_ctl(2), for example ENOMEM.
     pub fn add_published(&mut self, published: Published, socket: Arc<OwnedFd>) -> io::Result<u32> {
+        if published.protocol == Protocol::Tcp && published.path != PublishedPath::Link {
+            self.want_guest_sockets(Family::of(published.host.ip()));
+        }
         self.published
             .open(&self.epoll, published, socket, self.can.udp_gro)
     }
@@ -349,6 +365,22 @@ impl Host for KernelHost {
         }
     }
 
+    fn guest_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Socket, Connect), Failure> {
+        let (stream, connect) = self.open_guest_stream(flow, to).map_err(failure)?;
+        Ok((Socket::Stream(stream), connect))
+    }
+
+    fn tcp_move(
+        &mut self,
+        from: &mut Socket,
+        to: &mut Socket,
+        most: usize,
+    ) -> Result<(usize, MoveState), MoveError> {
+        let from = from.stream().map_err(MoveError::Source)?;
+        let to = to.stream().map_err(MoveError::Sink)?;
+        self.move_bytes(from, to, most)
+    }
+
     fn tcp_shutdown(&mut self, socket: &mut Socket) -> Result<(), Failure> {
         socket.stream()?.shutdown().map_err(failure)
     }
@@ -365,11 +397,12 @@ impl Host for KernelHost {
 
     fn close(&mut self, socket: Socket) {
         match socket {
-            Socket::Stream(stream) => {
-                drop(stream);
-                if let Some(ports) = &mut self.tcp_ports {
+            Socket::Stream(mut stream) => {
+                self.mover.forget(&mut stream);
+                if let Some(ports) = self.tcp_ports.as_mut().filter(|_| !stream.is_of_guest()) {
                     ports.closed();
                 }
+                drop(stream);
             }
             Socket::Udp(endpoint) => {
                 if let Some((index, fd)) = endpoint.into_published() {

@@ -17,6 +17,7 @@ use rustix::net::{
 };
 use vm_memory::VolatileSlice;
 
+use super::joined::Transit;
 use super::ports::TcpPortShare;
 use super::{KernelHost, index};
 
@@ -35,12 +36,18 @@ pub struct Stream {
     kind: StreamKind,
     peek: PeekPosition,
     sent: NoDelayState,
+    /// True if the last data was more than one buffer, so that the next is moved by splice(2).
+    pub(super) has_much: bool,
+    /// Bytes of this socket in a pipe, if it is joined with another one.
+    pub(super) transit: Option<Box<Transit>>,
 }
 
 /// Protocols of stream sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamKind {
     Tcp,
+    /// TCP, in the guest's network namespace.
+    GuestTcp,
     Unix,
 }
 
@@ -108,6 +115,20 @@ pub(super) fn fresh(family: Family) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
+/// Connects a socket, and checks once more if the connection is established. On loopback and in a LAN it is often established or
+/// refused already; a second connect(2) returns the result.
+pub(super) fn begin_connect(fd: BorrowedFd<'_>, to: SocketAddr) -> Result<Connect, Errno> {
+    match connect(fd, &to) {
+        Ok(()) => Ok(Connect::Done),
+        Err(Errno::INPROGRESS) => match connect(fd, &to) {
+            Ok(()) | Err(Errno::ISCONN) => Ok(Connect::Done),
+            Err(Errno::ALREADY) => Ok(Connect::Pending),
+            Err(error) => Err(error),
+        },
+        Err(error) => Err(error),
+    }
+}
+
 impl KernelHost {
     pub(super) fn open_stream(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Stream, Connect), Errno> {
         let family = Family::of(to.ip());
@@ -122,17 +143,7 @@ impl KernelHost {
             bind(&fd, &SocketAddr::from((source, 0)))?;
         }
         let stream = self.stream(fd, family);
-        let connect = match connect(&stream.fd, &to) {
-            Ok(()) => Connect::Done,
-            // On loopback and in a LAN the connection is often established or refused already; a second connect(2)
-            // returns the result.
-            Err(Errno::INPROGRESS) => match connect(&stream.fd, &to) {
-                Ok(()) | Err(Errno::ISCONN) => Connect::Done,
-                Err(Errno::ALREADY) => Connect::Pending,
-                Err(error) => return Err(error),
-            },
-            Err(error) => return Err(error),
-        };
+        let connect = begin_connect(stream.fd.as_fd(), to)?;
         self.epoll.add(&stream.fd, flow.into())?;
         self.count_stream();
         Ok((stream, connect))
@@ -176,6 +187,8 @@ impl KernelHost {
             kind: StreamKind::Tcp,
             peek,
             sent: NoDelayState::Nothing,
+            has_much: false,
+            transit: None,
         }
     }
 }
@@ -195,7 +208,26 @@ impl Stream {
             peek: PeekPosition::NotYet,
             // The option is one of TCP.
             sent: NoDelayState::NoDelay,
+            has_much: false,
+            transit: None,
         }
+    }
+
+    /// Wraps a TCP socket of the guest's network namespace, on which the helper has set TCP_NODELAY.
+    pub(super) const fn of_guest(fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            kind: StreamKind::GuestTcp,
+            peek: PeekPosition::NotYet,
+            sent: NoDelayState::NoDelay,
+            has_much: false,
+            transit: None,
+        }
+    }
+
+    /// Returns true if the socket belongs to the guest's network namespace, and so does its port.
+    pub(super) fn is_of_guest(&self) -> bool {
+        self.kind == StreamKind::GuestTcp
     }
 
     /// Returns the result of a connect(2) that was in progress.
@@ -226,7 +258,7 @@ impl Stream {
 
     /// Returns true if a peek that returns fewer bytes than fit has reached the end of the receive queue.
     pub(super) fn short_peek_is_last(&self) -> bool {
-        self.kind == StreamKind::Tcp
+        self.kind != StreamKind::Unix
     }
 
     pub(super) fn peek(
@@ -301,7 +333,7 @@ impl Stream {
         while left > 0 {
             let most = usize::try_from(left).map_err(|_| Errno::INVAL)?;
             let dropped = match self.kind {
-                StreamKind::Tcp => tcp::discard(&self.fd, most)?,
+                StreamKind::Tcp | StreamKind::GuestTcp => tcp::discard(&self.fd, most)?,
                 StreamKind::Unix => self.read_and_drop(most)?,
             };
             if dropped == 0 {
@@ -323,17 +355,21 @@ impl Stream {
         Ok(recv(&self.fd, into, RecvFlags::DONTWAIT)?.0)
     }
 
-    pub(super) fn send(&mut self, parts: &[VolatileSlice<'_>]) -> Result<usize, Errno> {
+    /// Sets TCP_NODELAY before a send of `len` bytes that the kernel might delay without it.
+    pub(super) fn before_send(&mut self, len: usize) -> Result<(), Errno> {
         match self.sent {
             NoDelayState::NoDelay => {}
-            NoDelayState::Nothing if parts.iter().map(VolatileSlice::len).sum::<usize>() <= ONE_SEGMENT => {
-                self.sent = NoDelayState::Something;
-            }
+            NoDelayState::Nothing if len <= ONE_SEGMENT => self.sent = NoDelayState::Something,
             NoDelayState::Nothing | NoDelayState::Something => {
                 sockopt::set_tcp_nodelay(&self.fd, true)?;
                 self.sent = NoDelayState::NoDelay;
             }
         }
+        Ok(())
+    }
+
+    pub(super) fn send(&mut self, parts: &[VolatileSlice<'_>]) -> Result<usize, Errno> {
+        self.before_send(parts.iter().map(VolatileSlice::len).sum())?;
         // A stream socket may accept a part of the data; the caller sends the remaining bytes later.
         let parts = parts.get(..message::MAX_PARTS).unwrap_or(parts);
         message::send(&self.fd, parts, None, &[])
@@ -345,7 +381,7 @@ impl Stream {
 
     pub(super) fn send_room(&self) -> u32 {
         let room = match self.kind {
-            StreamKind::Tcp => tcp::send_room(&self.fd),
+            StreamKind::Tcp | StreamKind::GuestTcp => tcp::send_room(&self.fd),
             StreamKind::Unix => tcp::unix_send_room(&self.fd),
         };
         room.unwrap_or(0)

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -54,6 +55,8 @@ pub struct EngineSetup {
     pub owned: Vec<IpNet>,
     /// One host socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP), non-blocking.
     pub published: Vec<OwnedFd>,
+    /// Channels to the socket helper in the guest's network namespace; `None` if all clients are forwarded over the link.
+    pub socket_helper: Option<SocketHelperChannels>,
     /// Raw ICMP and ICMPv6 sockets, if the supervisor had the privilege to open them.
     pub raw_icmp: [Option<OwnedFd>; 2],
     /// Way in which workers wait for input: spinning or sleeping.
@@ -75,6 +78,15 @@ pub struct EngineSetup {
     /// True if an earlier engine has served the guest: published ports that cannot be taken over are then reported with
     /// the next confirmation, instead of ending the start.
     pub restarted: bool,
+}
+
+/// Channels to the process in the guest's network namespace that opens sockets there.
+#[derive(Clone, Debug)]
+pub struct SocketHelperChannels {
+    /// Cookie of the guest's network namespace (`SO_NETNS_COOKIE`).
+    pub cookie: u64,
+    /// A non-blocking channel for each worker.
+    pub channels: Vec<Arc<OwnedFd>>,
 }
 
 /// Requirement that a decider is asked about new flows.
@@ -107,6 +119,7 @@ impl EngineSetup {
             config: self.config.clone(),
             owned: self.owned.clone(),
             published: std::mem::take(&mut self.published),
+            socket_helper: self.socket_helper.take(),
             raw_icmp: std::mem::take(&mut self.raw_icmp),
             pacing: self.pacing,
             outbound: self.outbound.clone(),
@@ -124,8 +137,12 @@ impl EngineSetup {
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let raw_icmp = self.raw_icmp.iter().flatten();
         let doorbell = self.events.iter().map(events::EventSetup::doorbell);
+        let helper = self.socket_helper.iter().flat_map(|helper| &helper.channels);
         let others = self.published.iter().chain(raw_icmp);
-        others.map(AsFd::as_fd).chain(doorbell)
+        others
+            .map(AsFd::as_fd)
+            .chain(doorbell)
+            .chain(helper.map(AsFd::as_fd))
     }
 }
 
@@ -135,8 +152,8 @@ impl EngineSetup {
 ///
 /// [`Report::Ready`] on the channel means that the workers are about to run.
 ///
-/// The process must have one thread, which becomes the first worker's. SIGPIPE cannot occur, because the Rust runtime
-/// ignores it and no send raises it.
+/// The process must have one thread, which becomes the first worker's. SIGPIPE cannot occur, because no send raises it and
+/// the Rust runtime ignores it; splice(2) has no flag against it.
 ///
 /// # Errors
 /// The engine could not start, or had to stop; the text names the operation that failed.

@@ -60,6 +60,9 @@ pub enum Update {
     /// Changes of guest forwards, at most [`Update::MAX_FORWARD_UPDATES`], in order. Like `Published`, this variant is
     /// an event.
     Forwards(Vec<ForwardUpdate>),
+    /// Another socket helper, because the one before has exited: the cookie of the guest's network namespace, and a channel for
+    /// each worker.
+    SocketHelper(u64, Vec<Descriptor>),
     /// Level of the engine's log.
     LogLevel(#[serde(with = "text")] LevelFilter),
     /// Requests a [`Report::Confirmed`] with this number from each worker.
@@ -151,6 +154,7 @@ impl ChannelMessage for Update {
         match self {
             Self::Published(ports) => ports.iter().filter_map(PortUpdate::descriptor).collect(),
             Self::Capture(CaptureCommand::Start(start)) => vec![&start.file],
+            Self::SocketHelper(_, channels) => channels.iter().collect(),
             Self::Verdicts(verdicts) => verdicts.iter().filter_map(DecisionVerdict::descriptor).collect(),
             _ => Vec::new(),
         }
@@ -160,6 +164,7 @@ impl ChannelMessage for Update {
         match self {
             Self::Published(ports) => ports.iter_mut().filter_map(PortUpdate::descriptor_mut).collect(),
             Self::Capture(CaptureCommand::Start(start)) => vec![&mut start.file],
+            Self::SocketHelper(_, channels) => channels.iter_mut().collect(),
             Self::Verdicts(verdicts) => verdicts
                 .iter_mut()
                 .filter_map(DecisionVerdict::descriptor_mut)
@@ -169,9 +174,13 @@ impl ChannelMessage for Update {
     }
 
     /// A port whose socket could not be passed is reported as an error of this port only, a redirected connection whose socket
-    /// could not be passed is reset, and a capture whose file could not be passed is reported as failed.
+    /// could not be passed is reset, and a capture whose file could not be passed is reported as failed. Without its channel to the
+    /// socket helper, a worker forwards all clients over the link.
     fn may_lack_descriptors(&self) -> bool {
-        matches!(self, Self::Published(_) | Self::Verdicts(_) | Self::Capture(_))
+        matches!(
+            self,
+            Self::Published(_) | Self::SocketHelper(..) | Self::Verdicts(_) | Self::Capture(_)
+        )
     }
 
     fn is_valid(&self) -> bool {
@@ -182,6 +191,7 @@ impl ChannelMessage for Update {
             }
             Self::EndFlows(request) => request.is_valid(),
             Self::Verdicts(verdicts) => verdicts.len() <= Self::MAX_VERDICTS,
+            Self::SocketHelper(_, channels) => channels.len() <= MAX_DESCRIPTORS,
             _ => true,
         }
     }
@@ -191,6 +201,7 @@ impl ChannelMessage for Update {
             Self::Published(_)
             | Self::Forwards(_)
             | Self::Capture(_)
+            | Self::SocketHelper(..)
             | Self::EndFlows(_)
             | Self::Verdicts(_) => false,
             // Flows that the older rules refuse and that are to be closed would be kept.

@@ -46,6 +46,7 @@ fn setup(pacing: Pacing, workers: u8) -> (EngineSetup, EngineChannel, Supervisor
         config,
         owned: Vec::new(),
         published: Vec::new(),
+        socket_helper: None,
         raw_icmp: [None, None],
         pacing,
         outbound: pontoon_host::Outbound::default(),

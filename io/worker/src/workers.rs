@@ -61,6 +61,11 @@ pub(crate) fn build<L: Link>(
         let raw_icmp = std::mem::take(&mut raw_icmp);
         let mut host = KernelHost::new(can, setup.outbound.clone(), raw_icmp).map_err(take_over)?;
         host.set_workers(count);
+        if let Some(helper) = &setup.socket_helper
+            && let Some(channel) = helper.channels.get(usize::from(id.0))
+        {
+            host.set_socket_helper(helper.cookie, Arc::clone(channel));
+        }
         let config = publish(&setup.config, &published, id, &mut host).map_err(take_over)?;
         let ledger = setup.ledger.part(id);
         let mut worker = Worker {

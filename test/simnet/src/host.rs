@@ -115,6 +115,8 @@ pub struct SimHost {
     panic_at: Option<u64>,
     panics: u64,
     send_failure: Option<Failure>,
+    /// Ports of the guest's network namespace, each with the stream of the next client.
+    guest_ports: BTreeMap<u16, (u16, RemotePort)>,
     /// Port whose peer is at the other end of the stream that was given with a verdict.
     given: Option<u16>,
     wrong: Vec<String>,
@@ -170,6 +172,7 @@ impl SimHost {
             panic_at: None,
             panics: 0,
             send_failure: None,
+            guest_ports: BTreeMap::new(),
             given: None,
             wrong: Vec::new(),
         }
@@ -180,6 +183,23 @@ impl SimHost {
     pub fn serve(&mut self, port: u16, answer: ConnectResult, script: Script) {
         self.taken.remove(&port);
         self.remotes.insert(port, RemotePort { answer, script });
+    }
+
+    /// Sets the result of the next connect to TCP port `port` from a socket of the guest's network namespace, and the script of
+    /// the peer there. `stream` is that of the client with which the connection is joined.
+    pub fn serve_inside(&mut self, port: u16, stream: u16, answer: ConnectResult, script: Script) {
+        self.guest_ports
+            .insert(port, (stream, RemotePort { answer, script }));
+    }
+
+    /// Returns how the connections of programs in the guest's network namespace have ended, by stream.
+    #[must_use]
+    pub fn outcomes_inside(&self) -> BTreeMap<u16, Option<ConnectionEnd>> {
+        let inside = self.conns.iter().filter(|conn| conn.is_inside);
+        inside
+            .map(SimConnection::report)
+            .filter_map(|report| Some((report.port, report.app?.outcome())))
+            .collect()
     }
 
     /// Adds `own` to the addresses of the host's interfaces.
@@ -453,7 +473,9 @@ impl SimHost {
     /// Returns how the peers' connections have ended, by port.
     #[must_use]
     pub fn outcomes(&self) -> BTreeMap<u16, Option<ConnectionEnd>> {
-        self.reports()
+        let outside = self.conns.iter().filter(|conn| !conn.is_inside);
+        outside
+            .map(SimConnection::report)
             .filter_map(|report| Some((report.port, report.app?.outcome())))
             .collect()
     }

@@ -31,6 +31,9 @@ pub(crate) struct NetworkArgs {
         help = "Publish guest ports: [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]; auto, all and others: docs/ports.md"
     )]
     pub(crate) publish: Vec<Publish>,
+    /// Send the data of clients on this host over the guest's interface, too
+    #[arg(long, hide_short_help = true)]
+    pub(crate) no_splice: bool,
     #[arg(
         long,
         hide_short_help = true,

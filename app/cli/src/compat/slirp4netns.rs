@@ -214,6 +214,8 @@ impl Given {
         }
         if let Some(path) = &self.api_socket {
             words.push(option("slirp-api", path));
+            // Clients on the host's loopback appear as the gateway.
+            words.push("--no-splice".into());
         }
         if let Some(number) = self.ready_fd {
             words.push(option("ready-fd", number.to_string()));

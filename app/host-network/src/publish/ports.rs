@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use pontoon_engine::address_plan::AddressPlan;
-use pontoon_engine::config::{Protocol, Published, PublishedKey};
+use pontoon_engine::config::{Protocol, Published, PublishedKey, PublishedPath};
 use pontoon_engine::policy::Owned;
 use pontoon_process::error::{Error, reason};
 use pontoon_worker::messages::PortUpdate;
@@ -55,6 +55,7 @@ struct Port {
 struct GuestTarget {
     target: Option<IpAddr>,
     port: u16,
+    path: PublishedPath,
 }
 
 impl Drop for Port {
@@ -276,6 +277,7 @@ impl Ports {
             let guest = GuestTarget {
                 target: spec.target,
                 port: spec.guest_port(port),
+                path: spec.path,
             };
             let addresses = addresses.iter();
             let keys = addresses.flat_map(move |address| {
@@ -518,12 +520,9 @@ fn is_taken(error: &io::Error) -> bool {
 /// Returns the ports of [`PublishedPorts::All`]. Ephemeral ports are excluded: if sockets listened on all of them, the
 /// kernel would have no port for connections of the host's programs.
 fn all_ports(spec: &Publish) -> Vec<PortRange> {
-    let named = spec.without_excluded(&[PortRange::ALL]);
     let ephemeral = [ephemeral_ports()];
-    named
-        .into_iter()
-        .flat_map(|range| range.without(&ephemeral))
-        .collect()
+    let named = spec.without_excluded(&[PortRange::ALL]).into_iter();
+    named.flat_map(|range| range.without(&ephemeral)).collect()
 }
 
 /// Returns the index of the interface that a value names.
@@ -583,6 +582,7 @@ fn shown(key: PublishedKey, port: &Port) -> Publish {
         },
         excluded: Vec::new(),
         target: port.guest.target,
+        path: port.guest.path,
     }
 }
 
@@ -593,5 +593,6 @@ fn published(key: PublishedKey, guest: GuestTarget) -> Published {
         interface: key.interface,
         target: guest.target,
         guest_port: guest.port,
+        path: guest.path,
     }
 }

@@ -4,11 +4,11 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use pontoon_engine::config::Protocol;
+use pontoon_engine::config::{Protocol, PublishedPath};
 
 use super::port_range::PortRange;
 
-/// Value of `--publish`: `[[ADDR][%IFACE]:]PORTS[:[TARGET:]GUEST][/tcp|/udp|/both]`, a superset of the syntax of podman and
+/// Value of `--publish`: `[[ADDR][%IFACE]:]PORTS[:[TARGET:]GUEST][/tcp|/udp|/both][,via=PATH]`, a superset of the syntax of podman and
 /// docker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publish {
@@ -24,6 +24,8 @@ pub struct Publish {
     pub excluded: Vec<PortRange>,
     /// Address behind the guest's link to which the ports lead; `None` means the guest's own.
     pub target: Option<IpAddr>,
+    /// Path of the data of clients on this host.
+    pub path: PublishedPath,
 }
 
 /// Ports of the host, and the ports of the guest to which they lead.
@@ -177,6 +179,14 @@ impl Publish {
         {
             return Err(format!("{address} and {target} are of different families"));
         }
+        if self.path == PublishedPath::GuestLoopback {
+            if self.target.is_some() {
+                return Err("via=guest-loopback excludes a target address".into());
+            }
+            if self.protocols != Protocols::Tcp {
+                return Err("via=guest-loopback is for TCP only".into());
+            }
+        }
         if self.is_auto() && self.target.is_some() {
             return Err("'auto' excludes a target address".into());
         }
@@ -199,7 +209,8 @@ impl FromStr for Publish {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (rest, protocols) = Protocols::split_off(text)?;
+        let (rest, path) = split_off_path(text)?;
+        let (rest, protocols) = Protocols::split_off(rest)?;
         if rest.contains("::") && !rest.contains('[') {
             return Err("an IPv6 address goes in brackets: [ADDR]:PORTS".into());
         }
@@ -229,8 +240,19 @@ impl FromStr for Publish {
             ports: guest_ports(listed, guest)?,
             excluded,
             target: target.transpose()?,
+            path,
         };
         publish.check()
+    }
+}
+
+/// Splits `,via=PATH` off the end of a value.
+fn split_off_path(text: &str) -> Result<(&str, PublishedPath), String> {
+    match text.split_once(",via=") {
+        None => Ok((text, PublishedPath::Shortest)),
+        Some((rest, "link")) => Ok((rest, PublishedPath::Link)),
+        Some((rest, "guest-loopback")) => Ok((rest, PublishedPath::GuestLoopback)),
+        Some((_, other)) => Err(format!("'{other}' is not a path (link, guest-loopback)")),
     }
 }
 
@@ -389,7 +411,12 @@ impl fmt::Display for Publish {
             let last = guest + (host.last - host.first);
             write!(f, ":{}", PortRange { first: guest, last })?;
         }
-        write!(f, "/{}", self.protocols)
+        write!(f, "/{}", self.protocols)?;
+        match self.path {
+            PublishedPath::Shortest => Ok(()),
+            PublishedPath::Link => write!(f, ",via=link"),
+            PublishedPath::GuestLoopback => write!(f, ",via=guest-loopback"),
+        }
     }
 }
 

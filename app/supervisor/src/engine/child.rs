@@ -45,6 +45,8 @@ pub(super) fn start(
     let mut process = ChildProcess::spawn(&config, before, |socket, sandbox| {
         become_engine(setup, ports, attachment, sandbox, &disabled, socket)
     })?;
+    // Only the engine has the channels, so that the helper exits with it.
+    setup.socket_helper = None;
     if let Some(reason) = process.wait_until_ready().context("cannot wait for the engine")? {
         let refused = require_sandbox && before.is_some_and(lacks_user_namespace) && !disabled.namespaces;
         return Err(match refused.then(doctor::refused_user_namespace).flatten() {

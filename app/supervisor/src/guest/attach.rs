@@ -119,8 +119,7 @@ impl Attached {
     pub(crate) fn make_tap(&mut self, plan: &tap::TapConfig) -> Result<tap::CreatedTap, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         let child = spawn::fork(|| {
-            let alone = self
-                .isolate(theirs.as_fd())
+            let alone = isolate(&[self.namespace.as_fd(), theirs.as_fd()])
                 .context("cannot close inherited file descriptors");
             let message = match alone.and_then(|()| self.enter()).and_then(|()| tap::create(plan)) {
                 Ok(tap) => FromGuest::Tap(tap),
@@ -149,28 +148,19 @@ impl Attached {
         }
     }
 
-    /// Closes all descriptors of this process, a child, except the namespace and `socket`, and makes the process not
-    /// dumpable. The child is about to enter a user namespace whose root may trace its processes, while the child's root
-    /// directory, memory and descriptors are still the host's.
-    fn isolate(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-        spawn::close_all_but(&[self.namespace.as_fd(), socket])
-    }
-
-    /// Enters the network namespace; if that needs capabilities, it enters the user namespace that owns it first.
     fn enter(&self) -> Result<(), Error> {
-        let cannot = |error: io::Error| {
+        enter(&self.namespace).map_err(|error| {
             Error::io(format_args!("cannot enter {}", self.path.display()), &error)
                 .advise("as the user that created it, or as root")
-        };
-        if userns::needed() {
-            let owner = File::from(owner(self.namespace.as_fd()).map_err(cannot)?);
-            // Entering the own user namespace again is an error (setns(2)).
-            if !same_file(&owner, Path::new("/proc/self/ns/user")) {
-                setns(&owner, LinkNameSpaceType::User).map_err(cannot)?;
-            }
-        }
-        setns(&self.namespace, LinkNameSpaceType::Network).map_err(cannot)
+        })
+    }
+
+    /// Returns the network namespace.
+    ///
+    /// # Errors
+    /// No descriptor is free.
+    pub(crate) fn network(&self) -> io::Result<File> {
+        self.namespace.try_clone()
     }
 
     /// Returns the pidfd to poll for reading, if the exit of a process marks the end.
@@ -188,6 +178,26 @@ impl Attached {
     pub(crate) fn file_is_gone(&self) -> bool {
         matches!(self.end, NamespaceEnd::File) && !same_file(&self.namespace, &self.path)
     }
+}
+
+/// Closes all descriptors of this process, a child, except `keep`, and makes the process not dumpable. The child is about to
+/// enter a user namespace whose root may trace its processes, while the child's root directory, memory and descriptors are still
+/// the host's.
+pub(super) fn isolate(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    spawn::close_all_but(keep)
+}
+
+/// Enters a network namespace; if that needs capabilities, it enters the user namespace that owns it first.
+pub(super) fn enter(namespace: &File) -> io::Result<()> {
+    if userns::needed() {
+        let owner = File::from(owner(namespace.as_fd())?);
+        // Entering the own user namespace again is an error (setns(2)).
+        if !same_file(&owner, Path::new("/proc/self/ns/user")) {
+            setns(&owner, LinkNameSpaceType::User)?;
+        }
+    }
+    setns(namespace, LinkNameSpaceType::Network)
 }
 
 fn setns(namespace: &File, kind: LinkNameSpaceType) -> io::Result<()> {
@@ -280,7 +290,7 @@ mod tests {
             child: None,
         };
         let status = in_child(NAME, || {
-            let isolated = attached.isolate(theirs.as_fd()).is_ok();
+            let isolated = isolate(&[attached.namespace.as_fd(), theirs.as_fd()]).is_ok();
             // The child has three standard descriptors, the namespace, the socket, and the directory that it reads.
             let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
             let hidden = dumpable_behavior() == Ok(DumpableBehavior::NotDumpable);

@@ -1,5 +1,7 @@
 //! Guest that the supervisor starts: a command in new namespaces.
 
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pontoon_process::child::spawn::{self, Child};
@@ -137,6 +139,14 @@ impl InitProcess {
     #[must_use]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.init.fd()
+    }
+
+    /// Opens the network namespace of the guest. It can be opened until the command is started.
+    ///
+    /// # Errors
+    /// The guest's first process has exited, or no descriptor is free.
+    pub(crate) fn network(&self) -> io::Result<File> {
+        File::open(format!("/proc/{}/ns/net", self.pid().as_raw_nonzero()))
     }
 
     /// Returns the id of the guest's first process.

@@ -129,6 +129,7 @@ fn start(
         rustix::system::sethostname(name.as_bytes()).context("cannot set the host name")?;
     }
     open_ping_sockets();
+    reuse_ports();
     let resolv_conf = mounts::resolv_conf_sys_and_proc(plan.resolv_conf.as_deref())?;
     let signals = Signals::block(&[&[libc::SIGCHLD, RESOLV_CONF_CHANGED][..], &STOPPING].concat())
         .context("signalfd")?;
@@ -168,6 +169,14 @@ fn open_ping_sockets() {
     let range = format!("0 {}", last_mapped(&map));
     if let Err(error) = fs::write("/proc/sys/net/ipv4/ping_group_range", range) {
         tracing::debug!(%error, "ping_group_range not set");
+    }
+}
+
+/// Permits the reuse of local ports in TIME_WAIT after a second (RFC 6191, `net.ipv4.tcp_tw_reuse`). Each client on the host of a
+/// published port has a port in this namespace, in which there are 28,000, for a minute longer than its connection.
+fn reuse_ports() {
+    if let Err(error) = fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "1") {
+        tracing::debug!(%error, "tcp_tw_reuse not set");
     }
 }
 

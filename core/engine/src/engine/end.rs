@@ -16,7 +16,8 @@ impl<H: Host> Engine<H> {
             Kind::Tcp => protocols.tcp.end_by_request(id, ctx),
             Kind::Udp => protocols.udp.close(id, ctx),
             Kind::Icmp => protocols.icmp.close(id, ctx),
-            Kind::Dns | Kind::Listener | Kind::Edge => false,
+            Kind::Joined => protocols.tcp.end_joined(id, CloseReason::Killed, ctx),
+            Kind::JoinedGuest | Kind::Dns | Kind::Listener | Kind::Edge => false,
         };
         ctx.link.flush();
         ctx.net.closing_as = None;

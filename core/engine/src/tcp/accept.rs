@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use rand_chacha::rand_core::RngCore;
 
 use super::connection::{Connection, ConnectionKey, TcpState};
-use super::{Sending, Tcp, decided, events};
+use super::{Sending, Tcp, decided, events, joined};
 use crate::config::Published;
 use crate::ctx::{Capacity, Ctx};
 use crate::flow_events::{Grounds, RefusalReason};
@@ -98,6 +98,36 @@ impl<S> Tcp<S> {
         grounds: Grounds,
         ctx: &mut Ctx<'_, H, T>,
     ) {
+        // No flow is evicted for a connection that does not use the link.
+        let port = client.published.share_key();
+        let has_room = ctx.net.has_room_to_join() && ctx.net.full_share(port).is_none();
+        let inside = match has_room {
+            true => joined::inside(&client, ctx.net),
+            false => None,
+        };
+        let Some(inside) = inside else {
+            return self.accept_over_link(client, grounds, RateCheck::Due, ctx);
+        };
+        let admission = ctx.net.admit(Capacity::Vacant, FlowOpener::Client, ctx.now);
+        if admission == Admission::Refused {
+            let refused = events::client_ends(client.guest, client.accepted.peer);
+            ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
+            return ctx.host.abort(client.accepted.socket);
+        }
+        if let Some(client) = self.join(client, inside, grounds, ctx) {
+            self.accept_over_link(client, grounds, RateCheck::Done, ctx);
+        }
+    }
+
+    /// Opens the connection of a client over the link to the guest, if the limits on flows permit it. `rate_check` is the
+    /// state of its check against `--max-flow-rate`.
+    pub(super) fn accept_over_link<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        client: AcceptedClient<S>,
+        grounds: Grounds,
+        rate_check: RateCheck,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
         let AcceptedClient {
             published,
             guest,
@@ -109,7 +139,10 @@ impl<S> Tcp<S> {
             return ctx.host.abort(accepted.socket);
         };
         let capacity = Capacity::new(room != ClientRoom::Vacant);
-        let admission = ctx.net.admit(capacity, FlowOpener::Client, ctx.now);
+        let admission = match rate_check {
+            RateCheck::Done => Admission::Admitted,
+            RateCheck::Due => ctx.net.admit(capacity, FlowOpener::Client, ctx.now),
+        };
         if admission == Admission::Refused {
             ctx.net.report_refused(refused, RefusalReason::Limit, ctx.now);
             return ctx.host.abort(accepted.socket);
@@ -227,6 +260,15 @@ enum Backlog {
     Taken,
     /// The listener's queue may contain more clients.
     MayHaveMore,
+}
+
+/// State of the check of an accepted client against `--max-flow-rate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RateCheck {
+    /// The client has not been counted against the rate.
+    Due,
+    /// The client was counted, and is admitted.
+    Done,
 }
 
 /// A client that was accepted from the listener of a published port.

@@ -63,6 +63,7 @@ impl<S> Tcp<S> {
             let id = self.id(index, net);
             self.connections.at_mut(index).report_closed(id, net, now);
         }
+        self.report_all_joined_closed(net, now);
     }
 }
 

@@ -315,12 +315,12 @@ fn refusal(code: u16, rule: u64) -> Option<RefusalReason> {
 /// Returns the flow of a token, if the worker could have such a flow of this protocol.
 fn flow_of(token: u64, worker: u8, protocol: EgressProtocol) -> Option<FlowId> {
     let flow = Token(token).flow()?;
-    let kind = match protocol {
-        EgressProtocol::Tcp => Kind::Tcp,
-        EgressProtocol::Udp => Kind::Udp,
-        EgressProtocol::Icmp => Kind::Icmp,
+    let is_of_protocol = match protocol {
+        EgressProtocol::Tcp => matches!(flow.kind, Kind::Tcp | Kind::Joined),
+        EgressProtocol::Udp => flow.kind == Kind::Udp,
+        EgressProtocol::Icmp => flow.kind == Kind::Icmp,
     };
-    (flow.worker.0 == worker && flow.kind == kind).then_some(flow)
+    (flow.worker.0 == worker && is_of_protocol).then_some(flow)
 }
 
 /// Returns the upper and lower half of an address; an IPv4 address is in the lower half.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 
-use pontoon_engine::config::{Protocol, Published};
+use pontoon_engine::config::{Protocol, Published, PublishedPath};
 use pontoon_ipc::Descriptor;
 use serde::{Deserialize, Serialize};
 
@@ -87,6 +87,17 @@ struct PublishedFields {
     #[serde(default)]
     target: Option<IpAddr>,
     guest_port: u16,
+    #[serde(default, with = "PathName")]
+    path: PublishedPath,
+}
+
+/// Variants of [`PublishedPath`], for serde.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "PublishedPath", rename_all = "snake_case")]
+enum PathName {
+    Shortest,
+    Link,
+    GuestLoopback,
 }
 
 /// Variants of [`Protocol`], for serde.

@@ -24,6 +24,8 @@ pub(crate) struct PendingInput {
     pub(super) room: bool,
     /// True if [`Link::control`] has to be called.
     pub(super) control: bool,
+    /// True if the socket helper has sent sockets.
+    pub(super) guest_sockets: bool,
     /// Reason for which the guest has disconnected, if it has.
     pub(super) disconnected: Option<Disconnected>,
     /// True if a capture starts or stops.
@@ -88,6 +90,11 @@ impl<L: Link> Worker<L> {
         }
         if pending.icmpv6 {
             pending.icmpv6 = self.receive_echoes(Family::V6, now) == RawSocketState::More;
+        }
+
+        if std::mem::take(&mut pending.guest_sockets) {
+            self.engine
+                .handle_guest_sockets(&mut self.link.transmitter(), &mut self.host, now);
         }
 
         if std::mem::take(&mut pending.control) {
@@ -211,6 +218,7 @@ impl PendingInput {
                 Edge::Inbox => self.inbox = true,
                 Edge::Room => self.room = true,
                 Edge::Control => self.control = true,
+                Edge::SocketHelper => self.guest_sockets = true,
             }
         }
     }

@@ -5,6 +5,7 @@ use std::io;
 use pontoon_engine::config::Protocol;
 use pontoon_engine::policy::GuestForwards;
 use pontoon_engine::{Failure, Instant, Token, siblings};
+use pontoon_ipc::Descriptor;
 use pontoon_link::Link;
 use tracing::warn;
 
@@ -87,6 +88,14 @@ impl<L: Link> Worker<L> {
                     }
                 };
                 engine.change_forwards(change, &mut link.transmitter(), host, now);
+            }
+            Update::SocketHelper(cookie, channels) => {
+                let place = usize::from(engine.worker().0);
+                match channels.into_iter().nth(place).map(Descriptor::into_inner) {
+                    Some(Ok(channel)) => host.set_socket_helper(cookie, channel),
+                    Some(Err(error)) => warn!("clients on this host are forwarded over the link: {error}"),
+                    None => {}
+                }
             }
             Update::LogLevel(level) => (self.set_log_level)(level),
             Update::Confirm(round) => self.confirm(round, now),

@@ -91,6 +91,7 @@ fn worker(tap: Tap) -> (SupervisorChannel, JoinHandle<io::Result<()>>) {
         config: config(),
         owned: Vec::new(),
         published: Vec::new(),
+        socket_helper: None,
         raw_icmp: [None, None],
         pacing: Pacing::Hybrid,
         outbound: pontoon_worker::Outbound::default(),

@@ -40,19 +40,7 @@ impl Host for SimHost {
             self.taken.insert(to.port());
         }
         let conn = SimConnection::outgoing(&self.plan, flow, to, remote, self.rng.fork(), self.now);
-        let connect = match conn.phase {
-            Phase::Open => Connect::Done,
-            Phase::Arriving | Phase::Connecting { .. } | Phase::Failed(_) => Connect::Pending,
-        };
-        let index = self.conns.len();
-        let first = conn.first_tick(self.now);
-        self.conns.push(conn);
-        self.schedule(index, first);
-        if connect == Connect::Done {
-            // Registration with epoll reports a socket that is writable already.
-            self.wake(PendingEvent::Conn(index));
-        }
-        Ok((SimSocket(SocketIndex::Tcp(index)), connect))
+        Ok(self.add_outgoing(conn))
     }
 
     fn tcp_connected(&mut self, socket: &mut SimSocket) -> Result<(), Failure> {
@@ -66,6 +54,20 @@ impl Host for SimHost {
 
     fn tcp_reaches_host(&mut self, socket: &mut SimSocket, to: IpAddr, _took: Duration) -> bool {
         self.conn(socket, "own address").is_ok() && self.own.contains(&to)
+    }
+
+    fn guest_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SimSocket, Connect), Failure> {
+        self.calls += 1;
+        let Some((stream, remote)) = self.guest_ports.remove(&to.port()) else {
+            return Err(Failure::Invalid);
+        };
+        if let ConnectResult::Fail(failure) = remote.answer {
+            return Err(failure);
+        }
+        self.take_descriptor()?;
+        let mut conn = SimConnection::outgoing(&self.plan, flow, to, remote, self.rng.fork(), self.now);
+        conn.place_inside(stream);
+        Ok(self.add_outgoing(conn))
     }
 
     fn tcp_accept(&mut self, listener: u32, flow: FlowId) -> Result<AcceptedConnection<SimSocket>, Failure> {
@@ -280,3 +282,22 @@ impl Host for SimHost {
 
 /// Largest offset of a peek, in bytes, on a kernel without `SO_PEEK_OFF` for TCP.
 const DISCARD_AREA: u32 = 256 << 10;
+
+impl SimHost {
+    /// Adds a connection that the engine opens.
+    fn add_outgoing(&mut self, conn: SimConnection) -> (SimSocket, Connect) {
+        let connect = match conn.phase {
+            Phase::Open => Connect::Done,
+            Phase::Arriving | Phase::Connecting { .. } | Phase::Failed(_) => Connect::Pending,
+        };
+        let index = self.conns.len();
+        let first = conn.first_tick(self.now);
+        self.conns.push(conn);
+        self.schedule(index, first);
+        if connect == Connect::Done {
+            // Registration with epoll reports a socket that is writable already.
+            self.wake(PendingEvent::Conn(index));
+        }
+        (SimSocket(SocketIndex::Tcp(index)), connect)
+    }
+}

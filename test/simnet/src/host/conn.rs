@@ -37,6 +37,8 @@ pub(super) struct SimConnection {
     flow: Option<FlowId>,
     port: u16,
     pub(super) listener: u32,
+    /// True for a program in the guest's network namespace, which is at the guest's end of the streams.
+    pub(super) is_inside: bool,
     pub(super) peer: SocketAddr,
     pub(super) phase: Phase,
     script: Script,
@@ -121,6 +123,7 @@ impl SimConnection {
             flow: None,
             port,
             listener: u32::MAX,
+            is_inside: false,
             peer,
             phase,
             script,
@@ -150,6 +153,20 @@ impl SimConnection {
     /// Returns the number of bytes in the receive queue.
     pub(super) const fn queued(&self) -> u64 {
         self.down_tail - self.down_head
+    }
+
+    /// Returns the stream to the guest, or the one from the guest.
+    const fn stream(&self, to_guest: bool) -> u64 {
+        match to_guest {
+            true => streams::down(self.port),
+            false => streams::up(self.port),
+        }
+    }
+
+    /// Makes this connection one of a program in the guest's network namespace.
+    pub(super) fn place_inside(&mut self, stream: u16) {
+        self.port = stream;
+        self.is_inside = true;
     }
 
     pub(super) fn outgoing(
@@ -418,7 +435,11 @@ impl SimConnection {
             let len = slice
                 .len()
                 .min(limit.min((self.down_tail - from) as usize) - done);
-            slice.copy_from(&pattern::bytes(streams::down(self.port), from + done as u64, len));
+            slice.copy_from(&pattern::bytes(
+                self.stream(!self.is_inside),
+                from + done as u64,
+                len,
+            ));
             done += len;
         }
         self.down_peeked = self.down_peeked.max(from + done as u64);
@@ -485,7 +506,7 @@ impl SimConnection {
         for part in parts {
             let mut bytes = vec![0; part.len().min(left)];
             part.copy_to(&mut bytes);
-            if let Some(at) = pattern::mismatch(streams::up(self.port), self.up_tail, &bytes) {
+            if let Some(at) = pattern::mismatch(self.stream(self.is_inside), self.up_tail, &bytes) {
                 wrong.push(format!("port {}: byte {at} towards the host is wrong", self.port));
             }
             self.up_tail += bytes.len() as u64;

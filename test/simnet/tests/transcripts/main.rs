@@ -14,6 +14,7 @@ mod forwards;
 mod handshake;
 mod idle;
 mod intruders;
+mod joined;
 mod jumps;
 mod limits;
 mod operator;

@@ -366,7 +366,10 @@ impl Given {
         if !disabled.is_empty() {
             words.push(option("disable", disabled.join(",")));
         }
-        words.extend(self.ports.words(self.mode));
+        words.extend(self.ports.words(self.mode, self.host_lo));
+        if self.no_splice {
+            words.push("--no-splice".into());
+        }
         Ok(())
     }
 

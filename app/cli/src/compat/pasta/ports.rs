@@ -81,18 +81,21 @@ impl Ports {
     }
 
     /// Returns the options of `pontoon run` or `pontoon vm`. By default, ports on which programs in a namespace listen are
-    /// published, and none of a virtual machine.
-    pub(super) fn words(&self, mode: Mode) -> Vec<OsString> {
-        let of_protocol = |ports: &Inward, default: &str| match ports.is_given || mode == Mode::Passt {
-            true => ports
-                .values
-                .iter()
-                .map(|value| option("publish", value))
-                .collect(),
-            false => vec![option("publish", default)],
+    /// published, and none of a virtual machine. If `to_loopback` is true, clients on the host are connected to the namespace's
+    /// loopback address by TCP.
+    pub(super) fn words(&self, mode: Mode, to_loopback: bool) -> Vec<OsString> {
+        let of_protocol = |ports: &Inward, default: &str, path: &str| -> Vec<OsString> {
+            let default = [default.to_owned()];
+            let values = match ports.is_given || mode == Mode::Passt {
+                true => &ports.values[..],
+                false => &default,
+            };
+            let publish = |value| option("publish", format!("{value}{path}"));
+            values.iter().map(publish).collect()
         };
-        let mut words = of_protocol(&self.tcp, "auto/tcp");
-        words.extend(of_protocol(&self.udp, "auto/udp"));
+        let path = if to_loopback { ",via=guest-loopback" } else { "" };
+        let mut words = of_protocol(&self.tcp, "auto/tcp", path);
+        words.extend(of_protocol(&self.udp, "auto/udp", ""));
         words
     }
 }

@@ -87,7 +87,7 @@ fn command_lines_of_known_callers_are_translated() {
                    --dns-forward=10.0.2.3 --ipv4-only --tcp-ports=auto --udp-ports=none --host-lo-to-ns-lo";
     let network = format!(
         "--ifname=tap0 --addressing=auto --address=10.0.2.100/24 --gateway=10.0.2.2 --no-host-routes --no-ipv6 {LINK} \
-         --host-loopback {OPEN} --dns-address=10.0.2.3 --disable=ra --publish=auto/tcp"
+         --host-loopback {OPEN} --dns-address=10.0.2.3 --disable=ra --publish=auto/tcp,via=guest-loopback"
     );
     assert_eq!(
         attached(&format!("{options} 17")),
@@ -258,11 +258,11 @@ fn each_option_of_the_network_has_its_counterpart() {
         ),
         ("--map-guest-addr 192.0.2.7 --map-guest-addr none", "", ""),
         ("--fqdn a.example", "--fqdn=a.example", ""),
-        ("-e --chroot-fallback --no-splice", "", ""),
+        ("-e --chroot-fallback", "", ""),
+        ("--no-splice", "--no-splice", ""),
         ("--dhcp-search", "", OWN_DNS),
         ("--dhcp-dns", "", OWN_DNS),
-        ("--host-lo-to-ns-lo -T auto -U 8000-8010,auto", "", ""),
-        ("-T none --tcp-ns none", "", ""),
+        ("-T auto -U 8000-8010,auto -T none --tcp-ns none", "", ""),
     ] {
         let mut expected: Vec<&str> = usual
             .split(' ')

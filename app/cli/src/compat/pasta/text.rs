@@ -126,7 +126,7 @@ Without PID or --netns, the command or a shell runs in new namespaces. docs/comp
   -u, --udp-ports SPEC      UDP ports (default: auto)
   -T, --tcp-ns SPEC         none, or auto, which has no effect
   -U, --udp-ns SPEC         none, or auto, which has no effect
-      --host-lo-to-ns-lo    no effect: published ports lead to the namespace's own address
+      --host-lo-to-ns-lo    TCP clients on the host's loopback reach the namespace's loopback
       --userns NSPATH       no effect: the namespace's owner is found without it
       --netns PATH|NAME     network namespace
       --netns-only          a command gets no user namespace of its own
@@ -135,7 +135,7 @@ Without PID or --netns, the command or a shell runs in new namespaces. docs/comp
       --no-copy-routes      only the default route of the host (DEPRECATED)
       --no-copy-addrs       only one address of the host (DEPRECATED)
       --ns-mac-addr ADDR    Ethernet address of the interface in the namespace
-      --no-splice           no effect: no connection is spliced
+      --no-splice           use the interface for clients on the host's loopback, too
 "
     )
 }

@@ -55,7 +55,7 @@ fn command_lines_of_known_callers_are_translated() {
             "--mtu 65520 -r 3 --disable-host-loopback --api-socket /run/api --enable-sandbox --enable-seccomp 17 tap0"
         ),
         "run --attach=17 --ifname=tap0 --no-configure --address=10.0.2.100/24 --no-ipv6 --mtu=65520 --host-addresses \
-         --metadata --slirp-api=/run/api --ready-fd=3"
+         --metadata --slirp-api=/run/api --no-splice --ready-fd=3"
     );
     // RootlessKit with --detach-netns.
     assert_eq!(
@@ -109,8 +109,14 @@ fn each_option_has_its_counterpart() {
             "-c -6",
             format!("{start} --address=10.0.2.100/24 --address=fd00::100/64 --mtu=1500 {OPEN}"),
         ),
-        ("-c -a s", format!("{start} {usual} {OPEN} --slirp-api=s")),
-        ("-c -a -s", format!("{start} {usual} {OPEN} --slirp-api=-s")),
+        (
+            "-c -a s",
+            format!("{start} {usual} {OPEN} --slirp-api=s --no-splice"),
+        ),
+        (
+            "-c -a -s",
+            format!("{start} {usual} {OPEN} --slirp-api=-s --no-splice"),
+        ),
         (
             "-c --cidr 10.0.135.128/25",
             format!("{start} --address=10.0.135.228/25 --no-ipv6 --mtu=1500 {OPEN}"),

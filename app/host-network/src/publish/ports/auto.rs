@@ -172,6 +172,7 @@ fn found_port(spec: &Publish, key: PublishedKey, socket: Arc<OwnedFd>) -> Port {
         guest: GuestTarget {
             target: None,
             port: key.host.port(),
+            path: spec.path,
         },
         interface: spec.interface.clone(),
         is_found: true,

@@ -21,6 +21,27 @@ fn plain() -> Publish {
         },
         excluded: Vec::new(),
         target: None,
+        path: PublishedPath::Shortest,
+    }
+}
+
+#[test]
+fn paths_are_parsed_and_displayed() {
+    for (text, path) in [
+        ("8080:80/tcp,via=link", PublishedPath::Link),
+        ("8080:80/tcp,via=guest-loopback", PublishedPath::GuestLoopback),
+    ] {
+        assert_eq!(parse(text), Publish { path, ..plain() });
+    }
+    assert_eq!(parse("8080:80,via=link").to_string(), "8080:80/tcp,via=link");
+    assert_eq!(parse("auto,via=link").path, PublishedPath::Link);
+    for wrong in [
+        "8080:80,via=",
+        "8080:80,via=link/tcp",
+        "8080:80/udp,via=guest-loopback",
+        "8080:10.0.2.100:80,via=guest-loopback",
+    ] {
+        assert!(wrong.parse::<Publish>().is_err(), "{wrong}");
     }
 }
 

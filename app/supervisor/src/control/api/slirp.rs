@@ -13,7 +13,7 @@ use std::time::Instant;
 use pontoon_control::http::HttpResponse;
 use pontoon_control::server::Answer;
 use pontoon_engine::address_plan::AddressPlan;
-use pontoon_engine::config::Protocol;
+use pontoon_engine::config::{Protocol, PublishedPath};
 use serde_json::{Value, json};
 
 use super::Api;
@@ -178,6 +178,7 @@ fn parse(plan: &AddressPlan, arguments: &Value) -> Result<SlirpPort, &'static st
             },
             excluded: Vec::new(),
             target,
+            path: PublishedPath::Shortest,
         },
         protocol,
         host: (address, host).into(),
