@@ -24,6 +24,7 @@ mod iperf;
 mod lifecycle;
 mod limits;
 mod load;
+mod local_clients;
 mod log;
 mod pacing;
 mod passt;
@@ -87,6 +88,7 @@ pub(crate) fn all() -> Vec<Case> {
         lifecycle::cases,
         limits::cases,
         load::cases,
+        local_clients::cases,
         log::cases,
         pacing::cases,
         passt::cases,
@@ -129,6 +131,7 @@ pub(crate) fn all() -> Vec<Case> {
     let shared = [
         dns::cases,
         icmp::cases,
+        local_clients::cases,
         policy::cases,
         publish::cases,
         tcp::cases,

@@ -22,7 +22,7 @@ impl Counters {
             .filter_map(|(name, count)| Some((name.to_string(), count.parse().ok()?)))
             .collect();
         // Without this check a log without counters would mean that all counters are zero.
-        ensure!(counts.contains_key("frames_up"), "it did not log its counters");
+        ensure!(!counts.is_empty(), "it did not log its counters");
         Ok(Self(counts))
     }
 

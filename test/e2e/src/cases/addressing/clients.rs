@@ -213,7 +213,13 @@ fn clients(context: &Context, family: Family, column: &Column, protocol: Protoco
     };
     let loopback = family.loopback();
     let seen = protocol.seen(None, published(loopback));
-    check("on the loopback", column.loopback[row], loopback, seen)?;
+    // The connection does not use the guest's interface: its client is a socket of the guest.
+    let joined = inside.ip().to_string();
+    let wanted = match protocol {
+        Protocol::Tcp => joined.as_str(),
+        Protocol::Udp => column.loopback[row],
+    };
+    check("on the loopback", wanted, loopback, seen)?;
     let seen = protocol.seen(Some(own), published(own));
     check("on the host's address", column.own[row], own, seen)?;
     let seen = protocol.seen(Some(other), published(own));
