@@ -91,6 +91,32 @@ impl Solicitor {
     }
 }
 
+/// Solicits the Ethernet address of the guest's IPv6 address, from the router's.
+pub(super) fn solicit<T: Transmit>(net: &mut Net, link: &mut T) {
+    let Some(own) = &net.config.plan.v6 else {
+        return;
+    };
+    if net.config.disabled.contains(LinkService::Ndp) {
+        return;
+    }
+    let target = own.address.addr();
+    let [.., a, b, c] = target.octets();
+    // The solicited-node multicast address (RFC 4291 section 2.7.1), and its Ethernet address (RFC 2464 section 7).
+    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
+    let reply = Reply {
+        to: Mac([0x33, 0x33, 0xff, a, b, c]),
+        source: own.router.into(),
+        destination: group.into(),
+        hop_limit: 255,
+    };
+    let mut message = ArrayVec::<u8, 32>::new();
+    message.extend([NEIGHBOUR_SOLICITATION, 0, 0, 0, 0, 0, 0, 0]);
+    message.extend(target.octets());
+    message.extend([OPTION_SOURCE_MAC, 1]);
+    message.extend(net.config.our_mac.0);
+    reply.icmp(net, link, &mut message);
+}
+
 fn advertise_neighbour<T: Transmit>(
     asker: Solicitor,
     target: Ipv6Addr,
