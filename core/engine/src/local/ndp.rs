@@ -8,7 +8,7 @@ use pontoon_wire::{Mac, frame, protocol};
 
 use super::domains;
 use super::reply::Reply;
-use crate::address_plan::Ipv6Plan;
+use crate::address_plan::{Ipv6Plan, SubnetExtent};
 use crate::config::LinkService;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
@@ -161,7 +161,13 @@ fn advertise_router<T: Transmit>(asker: Solicitor, own: &Ipv6Plan, net: &mut Net
     let lifetime = if own.default_route { u16::MAX } else { 0 };
 
     let mut message = ArrayVec::<u8, 512>::new();
-    message.extend([ROUTER_ADVERTISEMENT, 0, 0, 0, HOP_LIMIT, OTHER_CONFIGURATION]);
+    // In the host's network only the address that DHCPv6 assigns is the guest's, to which published ports lead.
+    let assigns = net.config.plan.extent == SubnetExtent::HostNetwork;
+    let managed = match assigns && !net.config.disabled.contains(LinkService::Dhcpv6) {
+        true => MANAGED,
+        false => 0,
+    };
+    message.extend([ROUTER_ADVERTISEMENT, 0, 0, 0, HOP_LIMIT, OTHER_CONFIGURATION | managed]);
     message.extend(lifetime.to_be_bytes());
     message.extend([0; 8]); // reachable time and retransmission timer: not specified
 
@@ -213,9 +219,9 @@ const OVERRIDE: u8 = 0x20;
 
 /// Hop limit that router advertisements announce for the guest's packets.
 const HOP_LIMIT: u8 = 64;
-/// Flags of a router advertisement: only O is set, so addresses come from the prefix, and other configuration also from
-/// DHCPv6.
+/// Flags of a router advertisement: other configuration, and addresses, are available by DHCPv6 as well.
 const OTHER_CONFIGURATION: u8 = 0x40;
+const MANAGED: u8 = 0x80;
 
 /// Flags of a prefix information option (RFC 4861 section 4.6.2).
 const ON_LINK: u8 = 0x80;

@@ -39,7 +39,8 @@ impl Client {
     pub(crate) fn links(self) -> &'static [&'static str] {
         match self {
             Self::Podman | Self::Buildah => &["pasta", "slirp4netns"],
-            Self::Podman6 | Self::Passt => &["pasta"],
+            Self::Podman6 => &["pasta"],
+            Self::Passt => &["pasta", "passt"],
             Self::Libvirt | Self::Qemu => &["passt"],
             _ => &["slirp4netns"],
         }
@@ -150,6 +151,8 @@ pub(crate) const CASES: &[Case] = &[
     passt("tests_pasta", 600),
     passt("tests_options", 300),
     passt("tests_in_ns", 600),
+    passt("tests_machine", 600),
+    passt("tests_machine_vu", 600),
     machine(Client::Libvirt, "libvirt", "stream"),
     machine(Client::Libvirt, "libvirt", "vhost_user"),
     machine(Client::Qemu, "qemu", "stream"),

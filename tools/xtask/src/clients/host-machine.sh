@@ -2,7 +2,7 @@
 # runs, the machine's kernel and initrd in /run/machine, and a gateway at another address than that of the neighbour, as
 # the machine reaches the host's loopback there.
 at_neighbour ip address add 192.0.2.254/24 dev uplink
-at_neighbour ip address add fd00:db8::fe/64 dev uplink nodad
+at_neighbour ip address add fd00:db8::fe/64 dev uplink nodad preferred_lft 0
 ip route replace default via 192.0.2.254
 ip -6 route replace default via fd00:db8::fe
 mount -t tmpfs -o mode=755 clients /mnt
@@ -28,13 +28,17 @@ for item in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virti
     find "$kernel/lib/modules/" -name "$item.ko" -exec cp {} /run/machine/root/modules \;
 done >/run/machine/root/modules/order
 libraries() { ldd "$1" | grep -o '/[^ ]*\.so[^ ]*' | grep -v ':$'; }
-cp "$(command -v busybox)" "$(command -v socat)" /run/machine/root/bin
-for item in $(libraries "$(command -v socat)"); do
-    cp --parents --dereference "$item" /run/machine/root
+cp "$(command -v busybox)" /run/machine/root/bin
+for program in socat dhclient; do
+    cp "$(command -v $program)" /run/machine/root/bin
+    for item in $(libraries "$(command -v $program)"); do
+        cp --parents --dereference "$item" /run/machine/root
+    done
 done
 cp /run/scripts/machine-init.sh /run/machine/root/init
 cp /run/scripts/machine-lease.sh /run/machine/root/lease
+cp /run/scripts/machine-lease6.sh /run/machine/root/lease6
 cp /run/scripts/machine-checks.sh /run/machine/root/checks
-chmod 755 /run/machine/root/{init,lease,checks}
+chmod 755 /run/machine/root/{init,lease,lease6,checks}
 (cd /run/machine/root && find . | cpio --quiet --create --format=newc | gzip -1) >/run/machine/initrd
 rm -r /run/machine/root

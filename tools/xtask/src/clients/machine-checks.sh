@@ -30,8 +30,8 @@ refused() { ! socat -u "$1" - 2>/tmp/error && grep 'Connection refused' /tmp/err
 names() { nslookup -type="$1" example.com | grep -q "Address: $2"; }
 equal() { [ "$1" = "$2" ] || { echo "'$1' instead of '$2'"; return 1; }; }
 
-# DHCP options of each interface, and the prefix of router advertisements.
-for file in /tmp/lease.* /tmp/dns.*; do
+# Options of DHCP and DHCPv6 of each interface, and the prefix of router advertisements.
+for file in /tmp/lease.* /tmp/lease6.* /tmp/dns.* /tmp/dns6.*; do
     echo "value ${file#/tmp/} $(cat "$file")"
 done
 echo "value prefix6 $(ip -6 route show dev eth0 | awk '/^fd/ {print $1; exit}')"

@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# The first process of the machine. It configures the interfaces by DHCP and router advertisements, serves pages at port
+# The first process of the machine. It configures the interfaces by DHCP, DHCPv6 and router advertisements, serves pages at port
 # 80 and 82, the results of its checks at 9000, the client's address at 9001 and an echo of datagrams at 7, and powers off when the power button is pressed.
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -23,6 +23,7 @@ for interface in eth0 eth1; do
     echo 0 >"/proc/sys/net/ipv6/conf/$interface/router_solicitation_delay"
     ip link set "$interface" up
     udhcpc -i "$interface" -f -n -q -t 10 -T 1 -O mtu -s /lease
+    [ "$interface" != eth0 ] || dhclient -6 -1 -lf /tmp/leases6 -pf /tmp/dhclient6 -sf /lease6 "$interface" </dev/null
 done
 socat TCP6-LISTEN:9000,fork,reuseaddr EXEC:/checks &
 socat TCP6-LISTEN:9001,fork,reuseaddr 'SYSTEM:echo $SOCAT_PEERADDR' &

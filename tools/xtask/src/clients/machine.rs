@@ -41,10 +41,15 @@ pub(crate) fn install(cache: &Path) -> Result<String> {
     let root = cache.join(&directory);
     debian.unpack(&root, UNPACKED)?;
     once(cache, &directory, "machine", |_| Ok(()))?;
-    // The cases see this directory at another path.
+    link_kernel(cache)?;
+    Ok(fs::read_to_string(root.join("versions"))?)
+}
+
+/// Downloads the kernel of the machines unless it exists, and makes the link `machine-kernel` to its directory.
+pub(crate) fn link_kernel(cache: &Path) -> Result<()> {
+    // The cases see the cache directory at another path.
     let kernel = kernel::old(&target())?.canonicalize()?;
     let link = cache.join("machine-kernel");
     let _ = fs::remove_file(&link);
-    symlink(kernel, link)?;
-    Ok(fs::read_to_string(root.join("versions"))?)
+    Ok(symlink(kernel, link)?)
 }

@@ -27,7 +27,6 @@ inbound() {
     done
     check "$1.in.neighbour" prints machine get http://192.0.2.2:7003/
     check "$1.in.datagram" prints ping datagram UDP4:192.0.2.1:8080
-    check "$1.in.neighbour-datagram" prints ping datagram UDP4:192.0.2.2:7004
     check "$1.in.big" big_page
 }
 

@@ -34,6 +34,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("perl", "perl-base"),
     ("ping", "iputils-ping"),
     ("ps", "procps"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
     ("qperf", "qperf"),
     ("script", "bsdutils"),
     ("setpriv", "util-linux"),
