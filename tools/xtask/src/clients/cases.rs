@@ -151,8 +151,8 @@ pub(crate) const CASES: &[Case] = &[
     passt("tests_pasta", 600),
     passt("tests_options", 300),
     passt("tests_in_ns", 600),
-    passt("tests_machine", 600),
-    passt("tests_machine_vu", 600),
+    passt("tests_machine", 900),
+    passt("tests_machine_vu", 900),
     machine(Client::Libvirt, "libvirt", "stream"),
     machine(Client::Libvirt, "libvirt", "vhost_user"),
     machine(Client::Qemu, "qemu", "stream"),
@@ -218,7 +218,7 @@ const fn machine(client: Client, library: &'static str, function: &'static str) 
         client,
         library,
         function,
-        deadline: 400,
+        deadline: 600,
     }
 }
 

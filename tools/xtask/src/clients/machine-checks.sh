@@ -34,7 +34,7 @@ equal() { [ "$1" = "$2" ] || { echo "'$1' instead of '$2'"; return 1; }; }
 for file in /tmp/lease.* /tmp/lease6.* /tmp/dns.* /tmp/dns6.*; do
     echo "value ${file#/tmp/} $(cat "$file")"
 done
-echo "value prefix6 $(ip -6 route show dev eth0 | awk '/^fd/ {print $1; exit}')"
+echo "value prefix6 $(ip -6 route show dev eth0 | awk '/^fd.*::\/64/ {print $1; exit}')"
 
 # Checks of each family.
 for family in '4 192.0.2.2 192.0.2.2' '6 [fd00:db8::2] fd00:db8::2'; do

@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# The first process of the machine of passt's tests. It executes commands that arrive at its serial ports, each at most 20 s.
+# The first process of the machine of passt's tests. It executes commands that arrive at its serial ports, each at most 45 s.
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -19,7 +19,7 @@ serve() {
         if read -r token command <&3; then
             echo "$command" | base64 -d >"/tmp/$2"
             cd /root
-            timeout 20 /bin/sh "/tmp/$2" >"/tmp/$2.out" 2>"/tmp/$2.err" </dev/null
+            timeout 45 /bin/sh "/tmp/$2" >"/tmp/$2.out" 2>"/tmp/$2.err" </dev/null
             status=$?
             echo "$token $status .$(base64 -w 0 "/tmp/$2.out") .$(base64 -w 0 "/tmp/$2.err")" >&3
         else

@@ -25,8 +25,10 @@ for library in util context setup setup_ugly term layout layout_ugly test; do
     . "test/lib/$library"
 done
 
-# Seconds until a command of a test is killed.
-deadline=15
+# Seconds until a command of a test is killed, and for which a command in the background is awaited to have started. A
+# machine is slow without KVM.
+deadline=15 delay=0.5
+[ "$group" != passt ] || deadline=40 delay=4
 current='' name='' reason=''
 # The name of the context of pasta, and of its file of the process id.
 subject=passt
@@ -119,7 +121,7 @@ pane_or_context_run_bg() {
     echo "$where, in the background: $*"
     if context_exists "$where"; then
         context_run_bg "$where" "$@" >/dev/null 2>&1 </dev/null
-        sleep 0.5
+        sleep $delay
     else
         pane_run "$(pane "$where")" "$@"
     fi
