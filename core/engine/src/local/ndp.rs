@@ -102,7 +102,16 @@ pub(super) fn solicit<T: Transmit>(net: &mut Net, link: &mut T) {
     let target = own.address.addr();
     let [.., a, b, c] = target.octets();
     // The solicited-node multicast address (RFC 4291 section 2.7.1), and its Ethernet address (RFC 2464 section 7).
-    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
+    let group = Ipv6Addr::new(
+        0xff02,
+        0,
+        0,
+        0,
+        0,
+        1,
+        0xff00 | u16::from(a),
+        u16::from_be_bytes([b, c]),
+    );
     let reply = Reply {
         to: Mac([0x33, 0x33, 0xff, a, b, c]),
         source: own.router.into(),
@@ -167,7 +176,14 @@ fn advertise_router<T: Transmit>(asker: Solicitor, own: &Ipv6Plan, net: &mut Net
         true => MANAGED,
         false => 0,
     };
-    message.extend([ROUTER_ADVERTISEMENT, 0, 0, 0, HOP_LIMIT, OTHER_CONFIGURATION | managed]);
+    message.extend([
+        ROUTER_ADVERTISEMENT,
+        0,
+        0,
+        0,
+        HOP_LIMIT,
+        OTHER_CONFIGURATION | managed,
+    ]);
     message.extend(lifetime.to_be_bytes());
     message.extend([0; 8]); // reachable time and retransmission timer: not specified
 

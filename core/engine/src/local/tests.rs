@@ -277,7 +277,10 @@ fn a_guests_ethernet_address_is_requested_in_both_families() {
     assert_eq!(request[..6], [0xff; 6]);
     assert_eq!(request[6..14], [&OUR_MAC.0[..], &[8, 6]].concat());
     assert_eq!(request[14..22], [0, 1, 8, 0, 6, 4, 0, 1]);
-    assert_eq!(request[28..42], [&[10, 0, 2, 2][..], &[0; 6], &guest.octets()].concat());
+    assert_eq!(
+        request[28..42],
+        [&[10, 0, 2, 2][..], &[0; 6], &guest.octets()].concat()
+    );
     check(&solicitation);
     // RFC 2464 section 7, RFC 4291 section 2.7.1.
     assert_eq!(solicitation[..6], [0x33, 0x33, 0xff, 0, 0, 0x15]);

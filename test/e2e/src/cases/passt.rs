@@ -145,7 +145,8 @@ fn libkrun(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V4)?;
     super::tmpfs(Path::new(crate::machine::DIRECTORY))?;
-    let (child, socket) = start_with_descriptor(context, "--foreground --mtu 1500 --tcp-ports 8080:80")?;
+    let (child, socket) =
+        start_with_descriptor(context, "--foreground --mtu 1500 --no-map-gw --tcp-ports 8080:80")?;
     let guest = TapGuest::with_segmentation(socket, Framing::Stream)?;
     expect(&guest.dhcp4()?, &LEASE.replace("65520", "1500"))?;
     let sent = |name: &str| {

@@ -191,6 +191,8 @@ impl Difference {
             Some(beginning) => check.starts_with(beginning),
             None => check == self.check,
         };
-        case.client.name().starts_with(self.client) && ["*", case.function].contains(&self.function) && same_check
+        case.client.name().starts_with(self.client)
+            && ["*", case.function].contains(&self.function)
+            && same_check
     }
 }
