@@ -22,6 +22,7 @@ use crate::fragment::Reassembly;
 use crate::histogram::Histograms;
 use crate::icmp::Icmp;
 use crate::ledger::{Ends, Ledger};
+use crate::local;
 use crate::siblings::{Handed, Origin, Siblings};
 use crate::tcp::{Burst, Tcp};
 use crate::udp::{DatagramGather, Udp};
@@ -419,6 +420,13 @@ impl<H: Host> Engine<H> {
             .policy
             .egress
             .keep(tcp.remotes().chain(udp.remotes(now)), now);
+    }
+
+    /// Requests the Ethernet address of a guest that has been attached. A guest that was already configured may not send
+    /// anything before clients of published ports connect.
+    pub fn solicit_guest<T: Transmit>(&mut self, link: &mut T) {
+        self.net.mtu = link.limits().mtu;
+        local::solicit_guest(&mut self.net, link);
     }
 
     /// Resets the guest's TCP connections and closes its other flows, because the guest has disconnected from the link

@@ -69,6 +69,12 @@ pub fn handle<T: Transmit>(
     }
 }
 
+/// Requests the guest's Ethernet address, which the engine learns from any frame of the guest.
+pub fn solicit_guest<T: Transmit>(net: &mut Net, link: &mut T) {
+    arp::request(net, link);
+    ndp::solicit(net, link);
+}
+
 /// Copies a UDP datagram's data into `into`, truncated to its length, and returns the copy.
 fn data<'a>(frame: &Frame<'_>, udp: &frame::Udp, into: &'a mut [u8]) -> &'a [u8] {
     let most = udp.payload_len.min(into.len());

@@ -51,6 +51,8 @@ impl<L: Link> Link for CapturingLink<L> {
     where
         Self: 'a;
 
+    const UNKNOWN_GUESTS: bool = L::UNKNOWN_GUESTS;
+
     fn halves(&mut self) -> (Self::Receiver<'_>, CapturingTransmitter<'_>) {
         let (receiver, transmitter) = self.link.halves();
         let capture_queue = &*self.capture_queue;

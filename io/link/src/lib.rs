@@ -71,6 +71,9 @@ pub trait Link: Send {
     where
         Self: 'a;
 
+    /// True if guests attach to the link with Ethernet addresses that are unknown before their first frames.
+    const UNKNOWN_GUESTS: bool = false;
+
     /// Returns both halves at once: replies to a burst are sent while the buffers of its frames are still borrowed.
     fn halves(&mut self) -> (Self::Receiver<'_>, Self::Transmitter<'_>);
 

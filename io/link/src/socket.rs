@@ -101,6 +101,8 @@ impl<F: Framing> Link for Socket<F> {
     type Receiver<'a> = &'a mut F::Receiver;
     type Transmitter<'a> = &'a mut SocketTransmitter<F>;
 
+    const UNKNOWN_GUESTS: bool = true;
+
     fn halves(&mut self) -> (&mut F::Receiver, &mut SocketTransmitter<F>) {
         (&mut self.receiver, &mut self.transmitter)
     }

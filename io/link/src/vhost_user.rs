@@ -131,6 +131,8 @@ impl Link for VhostUser {
     type Receiver<'a> = &'a mut Receiver;
     type Transmitter<'a> = &'a mut Transmitter;
 
+    const UNKNOWN_GUESTS: bool = true;
+
     fn halves(&mut self) -> (&mut Receiver, &mut Transmitter) {
         (&mut self.receiver, &mut self.transmitter)
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pontoon_engine::config::PublishedKey;
 use pontoon_engine::ledger::Ends;
-use pontoon_engine::{Engine, Instant};
+use pontoon_engine::{Engine, Instant, siblings};
 use pontoon_event::Events;
 use pontoon_host::KernelHost;
 use pontoon_link::capturing::CaptureQueue;
@@ -64,6 +64,8 @@ pub(crate) struct Worker<L> {
     pub(crate) rules_generation: u64,
     /// TCP connections of the previous engine, which are reset when a guest is attached.
     pub(crate) orphans: Vec<Ends>,
+    /// True if the guest's Ethernet address has to be requested when a guest is attached, in the first worker only.
+    pub(crate) solicits: bool,
     /// Layers of the process's sandbox, in the first worker only, which reports them.
     pub(crate) sandbox: Option<Layers>,
     /// Control of the captures of the process.
@@ -236,6 +238,7 @@ impl<L: Link> Worker<L> {
         }
         let next = self.link.detach(self.host.epoll());
         if next == NextGuest::CanConnect {
+            self.solicits = L::UNKNOWN_GUESTS && self.engine.worker() == siblings::FIRST;
             self.engine
                 .forget_guest(&mut self.link.transmitter(), &mut self.host, now);
         }
@@ -320,6 +323,7 @@ impl<L: Link> Worker<L> {
             published_rules: self.published_rules,
             rules_generation: self.rules_generation,
             orphans: self.orphans,
+            solicits: self.solicits,
             sandbox: self.sandbox,
             capture_control: self.capture_control,
             capture_queue: self.capture_queue,

@@ -86,6 +86,7 @@ pub(crate) fn build<L: Link>(
             published_rules: None,
             rules_generation: setup.rules_generation,
             orphans: ledger.take(),
+            solicits: L::UNKNOWN_GUESTS && id == siblings::FIRST,
             sandbox: None,
             capture_control: Arc::clone(&capture_control),
             capture_queue: None,

@@ -126,19 +126,27 @@ pub(crate) struct TapGuest {
 
 impl TapGuest {
     pub(crate) fn of(vm: &RunningVm, faults: Faults) -> Result<Self> {
-        Self::new(|tap| Carrier::to_path(tap, vm.socket.clone(), vm.framing, faults))
+        let carry = |tap| Carrier::to_path(tap, vm.socket.clone(), vm.framing, faults);
+        Self::new(libc::TUN_F_CSUM, carry)
     }
 
     /// Creates a guest that uses `socket`, which is connected to a `pontoon vm`.
     pub(crate) fn at(socket: OwnedFd, framing: Framing) -> Result<Self> {
-        Self::new(|tap| Carrier::to_socket(tap, socket, framing))
+        Self::new(libc::TUN_F_CSUM, |tap| Carrier::to_socket(tap, socket, framing))
     }
 
-    fn new(carry: impl FnOnce(OwnedFd) -> Carrier) -> Result<Self> {
+    /// Creates a guest that uses `socket` as [`Self::at`] does, and sends TCP segments of up to 64 KiB in one frame over
+    /// IPv4, with partial checksums.
+    pub(crate) fn with_segmentation(socket: OwnedFd, framing: Framing) -> Result<Self> {
+        let offloads = libc::TUN_F_CSUM | libc::TUN_F_TSO4;
+        Self::new(offloads, |tap| Carrier::to_socket(tap, socket, framing))
+    }
+
+    fn new(offloads: libc::c_uint, carry: impl FnOnce(OwnedFd) -> Carrier) -> Result<Self> {
         let namespace = Namespace::new()?;
         let tap = namespace.enter(|| {
             sysctl("net/ipv6/conf/default/router_solicitation_delay", "0")?;
-            let tap = sys::tap("eth0").context("cannot make a tap")?;
+            let tap = sys::tap_with("eth0", offloads).context("cannot make a tap")?;
             ip("link set eth0 address 52:54:00:12:34:56 up")?;
             Ok(tap)
         })?;

@@ -117,8 +117,13 @@ pub(crate) fn packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
 /// Creates a tap in the caller's network namespace: a `virtio_net_hdr` of 10 bytes before each frame, partial
 /// checksums, and no segmentation offload. Reads and writes do not block.
 pub(crate) fn tap(name: &str) -> io::Result<OwnedFd> {
+    tap_with(name, libc::TUN_F_CSUM)
+}
+
+/// Creates a tap as [`tap`] does, with the offloads `offloads`.
+pub(crate) fn tap_with(name: &str, offloads: libc::c_uint) -> io::Result<OwnedFd> {
     let tap = tun_device(name, libc::IFF_TAP | libc::IFF_VNET_HDR)?;
-    let offloads = libc::c_ulong::from(libc::TUN_F_CSUM);
+    let offloads = libc::c_ulong::from(offloads);
     // SAFETY: the argument of TUNSETOFFLOAD is a number of flags, not a pointer, and accesses no memory of this
     // process.
     if unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETOFFLOAD, offloads) } < 0 {

@@ -48,7 +48,8 @@ struct TapSocketPair<'l> {
 /// Copies frames between `tap` and `socket` until `stop` is set or the socket is closed, with the faults `faults` for
 /// the two directions.
 ///
-/// The tap must be non-blocking, have IFF_VNET_HDR with headers of `header` bytes, and offload checksums at most.
+/// The tap must be non-blocking, and have IFF_VNET_HDR with headers of `header` bytes. Frames to the socket have no offload
+/// metadata: if the tap offloads segmentation, they are as long as segments before it.
 /// Frames from the socket are written without offload metadata, so the kernel verifies their checksums. The socket is
 /// shut down at the end.
 ///

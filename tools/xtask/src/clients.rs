@@ -1,4 +1,4 @@
-//! `cargo xtask clients`: runs programs that start slirp4netns or pasta, and their own tests, with the original and with
+//! `cargo xtask clients`: runs programs that start slirp4netns, pasta or passt, and their own tests, with the original and with
 //! Pontoon's program in its place, and compares the results check by check.
 //!
 //! Each case runs on a host of its own (`clients/host.sh`): network, mount and PID namespaces with one neighbour. The
@@ -8,6 +8,7 @@
 mod bench;
 mod cases;
 mod known;
+mod machine;
 mod passt;
 mod podman;
 mod programs;
@@ -43,11 +44,20 @@ const SCRIPTS: &[(&str, &str)] = &[
         include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/containers.md")),
     ),
     ("docker.sh", include_str!("clients/docker.sh")),
+    ("host-machine.sh", include_str!("clients/host-machine.sh")),
     ("host-passt.sh", include_str!("clients/host-passt.sh")),
     ("host-podman.sh", include_str!("clients/host-podman.sh")),
     ("host-reach.sh", include_str!("clients/host-reach.sh")),
+    ("libvirt.sh", include_str!("clients/libvirt.sh")),
+    ("machine.sh", include_str!("clients/machine.sh")),
+    ("machine-checks.sh", include_str!("clients/machine-checks.sh")),
+    ("machine-init.sh", include_str!("clients/machine-init.sh")),
+    ("machine-lease.sh", include_str!("clients/machine-lease.sh")),
+    ("machine-lease6.sh", include_str!("clients/machine-lease6.sh")),
     ("memory.sh", include_str!("clients/memory.sh")),
     ("passt.sh", include_str!("clients/passt.sh")),
+    ("passt-guest.sh", include_str!("clients/passt-guest.sh")),
+    ("passt-guest-init.sh", include_str!("clients/passt-guest-init.sh")),
     ("passt-run.sh", include_str!("clients/passt-run.sh")),
     ("passt-tcp-crr.pl", include_str!("clients/passt-tcp-crr.pl")),
     ("podman.sh", include_str!("clients/podman.sh")),
@@ -55,6 +65,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("podman-bench.sh", include_str!("clients/podman-bench.sh")),
     ("podman-many.sh", include_str!("clients/podman-many.sh")),
     ("podman-reach.sh", include_str!("clients/podman-reach.sh")),
+    ("qemu.sh", include_str!("clients/qemu.sh")),
     ("reach-probe.sh", include_str!("clients/reach-probe.sh")),
     ("rootlesskit.sh", include_str!("clients/rootlesskit.sh")),
     ("slirp4netns.sh", include_str!("clients/slirp4netns.sh")),

@@ -56,7 +56,7 @@ impl Debian {
     }
 
     /// Unpacks `names` and all packages that they depend on in `directory` unless it exists. It is created completely or not
-    /// at all. Scripts of the packages are not executed.
+    /// at all. Scripts of the packages are not executed. The file `versions` lists the packages.
     pub(crate) fn unpack(self, directory: &Path, names: &[&str]) -> Result<()> {
         if directory.is_dir() {
             return Ok(());
@@ -80,6 +80,7 @@ impl Debian {
                 apt-get install --download-only --yes --no-install-recommends \"$@\"
                 for package in cache/archives/*.deb; do
                     dpkg-deb --fsys-tarfile \"$package\" | tar --extract --keep-directory-symlink --directory root
+                    dpkg-deb --show --showformat '${Package} ${Version}\\n' \"$package\" >>root/versions
                 done",
                 "sh",
             ])

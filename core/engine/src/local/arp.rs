@@ -4,7 +4,7 @@ use core::net::Ipv4Addr;
 
 use pontoon_wire::smol::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress};
 use pontoon_wire::vnet::Offload;
-use pontoon_wire::{frame, smol};
+use pontoon_wire::{Mac, frame, smol};
 
 use crate::ctx::Net;
 use crate::{Frame, Transmit, udp_emit};
@@ -39,11 +39,30 @@ pub(super) fn handle<T: Transmit>(
         target_hardware_addr: asker_mac,
         target_protocol_addr: asker,
     };
+    send(parsed.source, &reply, net, link);
+}
+
+/// Requests the Ethernet address of the guest's IPv4 address, from the gateway's.
+pub(super) fn request<T: Transmit>(net: &mut Net, link: &mut T) {
+    let Some(own) = &net.config.plan.v4 else {
+        return;
+    };
+    let request = ArpRepr::EthernetIpv4 {
+        operation: ArpOperation::Request,
+        source_hardware_addr: EthernetAddress(net.config.our_mac.0),
+        source_protocol_addr: own.gateway,
+        target_hardware_addr: EthernetAddress([0; 6]),
+        target_protocol_addr: own.address.addr(),
+    };
+    send(BROADCAST, &request, net, link);
+}
+
+fn send<T: Transmit>(to: Mac, packet: &ArpRepr, net: &mut Net, link: &mut T) {
     let mut bytes = [0; ETHERNET + ARP];
-    bytes[0..6].copy_from_slice(&parsed.source.0);
+    bytes[0..6].copy_from_slice(&to.0);
     bytes[6..12].copy_from_slice(&net.config.our_mac.0);
     bytes[12..14].copy_from_slice(&u16::from(smol::EthernetProtocol::Arp).to_be_bytes());
-    reply.emit(&mut ArpPacket::new_unchecked(&mut bytes[ETHERNET..]));
+    packet.emit(&mut ArpPacket::new_unchecked(&mut bytes[ETHERNET..]));
     udp_emit::count(net, bytes.len(), link.send(Offload::NONE, &bytes, &[]));
 }
 
@@ -59,6 +78,7 @@ fn answers(net: &Net, asker: Ipv4Addr, wanted: Ipv4Addr) -> bool {
     !asker.is_unspecified() || own.is_engine(wanted)
 }
 
+const BROADCAST: Mac = Mac([0xff; 6]);
 const ETHERNET: usize = 14;
 /// Length in bytes of an ARP packet for Ethernet and IPv4.
 const ARP: usize = 28;

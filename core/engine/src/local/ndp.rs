@@ -8,7 +8,7 @@ use pontoon_wire::{Mac, frame, protocol};
 
 use super::domains;
 use super::reply::Reply;
-use crate::address_plan::Ipv6Plan;
+use crate::address_plan::{Ipv6Plan, SubnetExtent};
 use crate::config::LinkService;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
@@ -91,6 +91,41 @@ impl Solicitor {
     }
 }
 
+/// Solicits the Ethernet address of the guest's IPv6 address, from the router's.
+pub(super) fn solicit<T: Transmit>(net: &mut Net, link: &mut T) {
+    let Some(own) = &net.config.plan.v6 else {
+        return;
+    };
+    if net.config.disabled.contains(LinkService::Ndp) {
+        return;
+    }
+    let target = own.address.addr();
+    let [.., a, b, c] = target.octets();
+    // The solicited-node multicast address (RFC 4291 section 2.7.1), and its Ethernet address (RFC 2464 section 7).
+    let group = Ipv6Addr::new(
+        0xff02,
+        0,
+        0,
+        0,
+        0,
+        1,
+        0xff00 | u16::from(a),
+        u16::from_be_bytes([b, c]),
+    );
+    let reply = Reply {
+        to: Mac([0x33, 0x33, 0xff, a, b, c]),
+        source: own.router.into(),
+        destination: group.into(),
+        hop_limit: 255,
+    };
+    let mut message = ArrayVec::<u8, 32>::new();
+    message.extend([NEIGHBOUR_SOLICITATION, 0, 0, 0, 0, 0, 0, 0]);
+    message.extend(target.octets());
+    message.extend([OPTION_SOURCE_MAC, 1]);
+    message.extend(net.config.our_mac.0);
+    reply.icmp(net, link, &mut message);
+}
+
 fn advertise_neighbour<T: Transmit>(
     asker: Solicitor,
     target: Ipv6Addr,
@@ -135,7 +170,20 @@ fn advertise_router<T: Transmit>(asker: Solicitor, own: &Ipv6Plan, net: &mut Net
     let lifetime = if own.default_route { u16::MAX } else { 0 };
 
     let mut message = ArrayVec::<u8, 512>::new();
-    message.extend([ROUTER_ADVERTISEMENT, 0, 0, 0, HOP_LIMIT, OTHER_CONFIGURATION]);
+    // In the host's network only the address that DHCPv6 assigns is the guest's, to which published ports lead.
+    let assigns = net.config.plan.extent == SubnetExtent::HostNetwork;
+    let managed = match assigns && !net.config.disabled.contains(LinkService::Dhcpv6) {
+        true => MANAGED,
+        false => 0,
+    };
+    message.extend([
+        ROUTER_ADVERTISEMENT,
+        0,
+        0,
+        0,
+        HOP_LIMIT,
+        OTHER_CONFIGURATION | managed,
+    ]);
     message.extend(lifetime.to_be_bytes());
     message.extend([0; 8]); // reachable time and retransmission timer: not specified
 
@@ -187,9 +235,9 @@ const OVERRIDE: u8 = 0x20;
 
 /// Hop limit that router advertisements announce for the guest's packets.
 const HOP_LIMIT: u8 = 64;
-/// Flags of a router advertisement: only O is set, so addresses come from the prefix, and other configuration also from
-/// DHCPv6.
+/// Flags of a router advertisement: other configuration, and addresses, are available by DHCPv6 as well.
 const OTHER_CONFIGURATION: u8 = 0x40;
+const MANAGED: u8 = 0x80;
 
 /// Flags of a prefix information option (RFC 4861 section 4.6.2).
 const ON_LINK: u8 = 0x80;

@@ -14,7 +14,7 @@ use pontoon_wire::vnet::Segmentation;
 use pontoon_wire::{emit, frame, protocol};
 use proptest::prelude::*;
 
-use super::{Handled, handle};
+use super::{Handled, handle, solicit_guest};
 use crate::ctx::Net;
 use crate::test_world::{FakeLink, GUEST_MAC, OUR_MAC, ether, ip, moved, net, with_frame};
 
@@ -262,4 +262,37 @@ proptest! {
             give(&mut net(), &bytes);
         }
     }
+}
+
+#[test]
+fn a_guests_ethernet_address_is_requested_in_both_families() {
+    let (mut net, mut link) = (net(), FakeLink::new());
+    let before = net.counters;
+    solicit_guest(&mut net, &mut link);
+    assert_eq!(moved(&net, &before), [("frames_down", 2)]);
+    let [request, solicitation] = link.take().try_into().unwrap();
+    let IpAddr::V4(guest) = ip("10.0.2.15") else {
+        unreachable!()
+    };
+    assert_eq!(request[..6], [0xff; 6]);
+    assert_eq!(request[6..14], [&OUR_MAC.0[..], &[8, 6]].concat());
+    assert_eq!(request[14..22], [0, 1, 8, 0, 6, 4, 0, 1]);
+    assert_eq!(
+        request[28..42],
+        [&[10, 0, 2, 2][..], &[0; 6], &guest.octets()].concat()
+    );
+    check(&solicitation);
+    // RFC 2464 section 7, RFC 4291 section 2.7.1.
+    assert_eq!(solicitation[..6], [0x33, 0x33, 0xff, 0, 0, 0x15]);
+    let (source, destination, hop_limit, message) = open(&solicitation);
+    assert_eq!(
+        (source, destination, hop_limit),
+        (ip("fe80::2"), ip("ff02::1:ff00:15"), 255)
+    );
+    let IpAddr::V6(guest) = ip("fd70:6f6e:746f::15") else {
+        unreachable!()
+    };
+    assert_eq!(message[..2], [135, 0]);
+    assert_eq!(message[8..24], guest.octets());
+    assert_eq!(message[24..], [&[1, 1][..], &OUR_MAC.0].concat());
 }

@@ -104,6 +104,10 @@ impl<L: Link> Worker<L> {
             }
         }
 
+        if self.solicits && self.link.poll_guest() {
+            self.solicits = false;
+            self.engine.solicit_guest(&mut self.link.transmitter());
+        }
         if !self.orphans.is_empty() && self.link.poll_guest() {
             self.engine.ask_about(std::mem::take(&mut self.orphans));
         }

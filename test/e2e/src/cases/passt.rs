@@ -2,15 +2,15 @@
 //! machine, and the test for the program that starts passt: the command lines and descriptors are replays.
 
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::mount::mount_bind;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process};
@@ -29,8 +29,14 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("compat.passt.libvirt", 40, libvirt),
         Case::new("compat.passt.qemu", 40, qemu),
+        Case::new("compat.passt.libkrun", 40, libkrun),
         Case::new("compat.passt.default-sockets", 30, default_sockets),
-        Case::new("compat.passt.invalid-clients", 60, invalid_clients),
+        hostile("garbage", garbage),
+        hostile("short-frames", short_frames),
+        hostile("half-a-frame", half_a_frame),
+        hostile("frame-of-65536-bytes", large_frame),
+        hostile("two-clients", two_clients),
+        hostile("1000-connections", thousand_connections),
         Case::new("compat.passt.errors", 30, errors),
     ]
     .into_iter()
@@ -104,9 +110,8 @@ fn libvirt(context: &Context) -> Result<()> {
     nothing_left()
 }
 
-/// Starts passt as QEMU does, with one end of a socket pair as descriptor 3, and waits until it has gone to the background.
-/// Returns the other end.
-fn start_as_qemu(context: &Context) -> Result<OwnedFd> {
+/// Starts passt with one end of a socket pair as descriptor 3, as QEMU and libkrun do. Returns the process and the other end.
+fn start_with_descriptor(context: &Context, arguments: &str) -> Result<(Child, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     let binary = context.program.binary.as_deref().context("no program")?;
@@ -115,17 +120,60 @@ fn start_as_qemu(context: &Context) -> Result<OwnedFd> {
         command = Command::new("unshare");
         command.args(["--user", "--map-user=1000", "--map-group=1000", "--", "sh"]);
     }
-    let line = format!(
-        "exec \"$0\" compat passt --quiet --mtu 1500 --no-map-gw --no-dhcp-search --tcp-ports 8080:80 --pid {PID} --fd 3 3<&0 </dev/null"
-    );
+    let line = format!("exec \"$0\" compat passt {arguments} --fd 3 3<&0 </dev/null");
     let child = command
         .args(["-c", &line, binary])
         .stdin(theirs)
         .stdout(Stdio::null())
         .spawn()?;
+    Ok((child, ours))
+}
+
+/// Starts passt as QEMU does, and waits until it has gone to the background. Returns the connected socket.
+fn start_as_qemu(context: &Context) -> Result<OwnedFd> {
+    let arguments =
+        format!("--quiet --mtu 1500 --no-map-gw --no-dhcp-search --tcp-ports 8080:80 --pid {PID}");
+    let (child, socket) = start_with_descriptor(context, &arguments)?;
     let status = child.wait_with_output()?.status;
     ensure!(status.success(), "passt: {status}");
-    Ok(ours)
+    Ok(socket)
+}
+
+/// Tests libkrun's use of the process, which stays in the foreground, and its frames: libkrun removes the `virtio_net_hdr`
+/// of frames with segmentation offload, so that they have up to 64 KiB and partial checksums.
+fn libkrun(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, Family::V4)?;
+    super::tmpfs(Path::new(crate::machine::DIRECTORY))?;
+    let (child, socket) =
+        start_with_descriptor(context, "--foreground --mtu 1500 --no-map-gw --tcp-ports 8080:80")?;
+    let guest = TapGuest::with_segmentation(socket, Framing::Stream)?;
+    expect(&guest.dhcp4()?, &LEASE.replace("65520", "1500"))?;
+    let sent = |name: &str| {
+        guest.namespace.enter(|| {
+            let text = process::output(Command::new("ip").args(["-s", "-j", "link", "show", "eth0"]))?;
+            let links: serde_json::Value = serde_json::from_str(&text)?;
+            let count = links[0]["stats64"]["tx"][name].as_u64();
+            count.context("ip has printed no counter")
+        })
+    };
+    let before = [sent("bytes")?, sent("packets")?];
+    let words = ["put", "0", "74", "30000000"];
+    expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")?;
+    let frames = sent("packets")? - before[1];
+    let mean = (sent("bytes")? - before[0]) / frames;
+    ensure!(mean > 5_000, "{frames} frames of {mean} bytes on average");
+    let words = ["fetch", "0", "75", "10000000"];
+    expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")?;
+    let any = SocketAddr::new(Family::V4.unspecified(), 80);
+    guest.namespace.enter(|| server::tcp::start(any))?;
+    let published = SocketAddr::new(network.host_address(Family::V4), 8080);
+    let words = ["fetch", "0", "76", "30000000"];
+    expect(&network.server().enter(|| tcp::command(published, &words))?, "ok")?;
+    drop(guest);
+    let status = child.wait_with_output()?.status;
+    ensure!(status.success(), "passt: {status}");
+    nothing_left()
 }
 
 /// Tests QEMU's use of the process: it exits with its connection, is terminated by SIGTERM, and is started again after both.
@@ -195,40 +243,103 @@ fn default_sockets(context: &Context) -> Result<()> {
     nothing_left()
 }
 
-/// Tests clients that do not speak the protocol, or that connect and disconnect: the process serves the next one.
-fn invalid_clients(context: &Context) -> Result<()> {
-    let _network = Network::new(context)?;
-    let mut shell = Shell::start(context)?;
-    expect(
-        &shell.passt(&format!("--quiet --socket {SOCKET} --pid {PID}"))?,
-        "status 0",
-    )?;
-    let process = daemon(PID)?;
-    let mut large = 65_536_u32.to_be_bytes().to_vec();
-    large.resize(4 + 65_536, 0);
-    let half = [&100_u32.to_be_bytes()[..], &[0xff; 50]].concat();
+/// Returns a case of clients that violate the protocol. Afterwards the same process serves a guest.
+fn hostile(name: &str, attack: fn() -> Result<()>) -> Case {
+    Case::new(&format!("compat.passt.{name}"), 60, move |context| {
+        let _network = Network::new(context)?;
+        let mut shell = Shell::start(context)?;
+        expect(
+            &shell.passt(&format!("--quiet --socket {SOCKET} --pid {PID}"))?,
+            "status 0",
+        )?;
+        let process = daemon(PID)?;
+        attack()?;
+        expect(&connected(SOCKET)?.dhcp4()?, LEASE)?;
+        ensure!(daemon(PID)? == process, "the process was replaced");
+        kill_process(process, Signal::TERM)?;
+        wait_for_the_end(context)?;
+        drop(shell);
+        nothing_left()
+    })
+}
+
+/// Connects a client that reads for at most 5 s.
+fn client() -> Result<UnixStream> {
+    let client = UnixStream::from(dial(Path::new(SOCKET), Framing::Stream)?);
+    client.set_read_timeout(Some(Duration::from_secs(5)))?;
+    Ok(client)
+}
+
+/// Sends bytes, and checks that the client is disconnected, which may be before everything is sent.
+fn disconnects(sent: &[u8]) -> Result<()> {
+    let mut client = client()?;
+    let _ = client.write_all(sent);
+    let mut rest = Vec::new();
+    match client.read_to_end(&mut rest) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("the client is still connected"),
+        _ => Ok(()),
+    }
+}
+
+fn garbage() -> Result<()> {
+    disconnects(&vec![0xff; 100_000])?;
+    disconnects(b"GET / HTTP/1.0\r\n\r\n")
+}
+
+/// Sends a frame, and checks that the client stays connected and gets its lease.
+fn stays(frame: &[u8]) -> Result<()> {
+    let mut client = client()?;
+    client.write_all(frame)?;
+    let guest = TapGuest::at(client.into(), Framing::Stream)?;
+    expect(&guest.dhcp4()?, LEASE)
+}
+
+/// Tests frames that are shorter than an Ethernet header, which are dropped.
+fn short_frames() -> Result<()> {
+    for length in [0_u8, 1, 13] {
+        stays(&[&u32::from(length).to_be_bytes()[..], &vec![0; length.into()]].concat())?;
+    }
+    Ok(())
+}
+
+/// Tests a client that sends a part of a frame or of its length and waits: it does not occupy the process after it has
+/// disconnected.
+fn half_a_frame() -> Result<()> {
     for sent in [
-        vec![0xff; 100_000],
-        large,
-        half,
-        vec![0; 8],
+        [&100_u32.to_be_bytes()[..], &[0xff; 50]].concat(),
         14_u32.to_be_bytes().to_vec(),
+        vec![0, 0],
     ] {
-        let mut client = UnixStream::from(dial(Path::new(SOCKET), Framing::Stream)?);
-        // The connection may be closed before everything is sent.
-        let _ = client.write_all(&sent);
+        let mut client = client()?;
+        client.write_all(&sent)?;
         drop(client);
         expect(&connected(SOCKET)?.dhcp4()?, LEASE)?;
     }
+    Ok(())
+}
+
+/// Tests a frame that is longer than the largest IP packet, which is dropped.
+fn large_frame() -> Result<()> {
+    let mut frame = 65_536_u32.to_be_bytes().to_vec();
+    frame.resize(4 + 65_536, 0);
+    stays(&frame)
+}
+
+/// Tests a second client, which is disconnected, while the first one is served.
+fn two_clients() -> Result<()> {
+    let first = connected(SOCKET)?;
+    expect(&first.dhcp4()?, LEASE)?;
+    for _ in 0..100 {
+        disconnects(&[0xff; 100])?;
+    }
+    expect(&first.dhcp4()?, LEASE)
+}
+
+fn thousand_connections() -> Result<()> {
     for _ in 0..1000 {
         drop(dial(Path::new(SOCKET), Framing::Stream)?);
     }
-    expect(&connected(SOCKET)?.dhcp4()?, LEASE)?;
-    ensure!(daemon(PID)? == process);
-    kill_process(process, Signal::TERM)?;
-    wait_for_the_end(context)?;
-    drop(shell);
-    nothing_left()
+    Ok(())
 }
 
 /// Tests errors: one line, and the exit status 1.

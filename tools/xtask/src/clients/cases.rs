@@ -14,6 +14,8 @@ pub(crate) enum Client {
     Podman6,
     Buildah,
     Passt,
+    Libvirt,
+    Qemu,
 }
 
 impl Client {
@@ -28,6 +30,8 @@ impl Client {
             Self::Podman6 => "podman-6",
             Self::Buildah => "buildah",
             Self::Passt => "passt",
+            Self::Libvirt => "libvirt",
+            Self::Qemu => "qemu",
         }
     }
 
@@ -35,7 +39,9 @@ impl Client {
     pub(crate) fn links(self) -> &'static [&'static str] {
         match self {
             Self::Podman | Self::Buildah => &["pasta", "slirp4netns"],
-            Self::Podman6 | Self::Passt => &["pasta"],
+            Self::Podman6 => &["pasta"],
+            Self::Passt => &["pasta", "passt"],
+            Self::Libvirt | Self::Qemu => &["passt"],
             _ => &["slirp4netns"],
         }
     }
@@ -145,6 +151,12 @@ pub(crate) const CASES: &[Case] = &[
     passt("tests_pasta", 600),
     passt("tests_options", 300),
     passt("tests_in_ns", 600),
+    passt("tests_machine", 900),
+    passt("tests_machine_vu", 900),
+    machine(Client::Libvirt, "libvirt", "stream"),
+    machine(Client::Libvirt, "libvirt", "vhost_user"),
+    machine(Client::Qemu, "qemu", "stream"),
+    machine(Client::Qemu, "qemu", "vhost_user"),
 ];
 
 const fn tests(function: &'static str, deadline: u64) -> Case {
@@ -198,6 +210,15 @@ const fn passt(function: &'static str, deadline: u64) -> Case {
         library: "passt",
         function,
         deadline,
+    }
+}
+
+const fn machine(client: Client, library: &'static str, function: &'static str) -> Case {
+    Case {
+        client,
+        library,
+        function,
+        deadline: 600,
     }
 }
 

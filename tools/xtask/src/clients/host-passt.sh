@@ -15,3 +15,36 @@ done
 ip route replace default via 198.51.100.2
 gateway=$(at_neighbour ip -o -6 address show dev uplink scope link | awk '{print $4}')
 ip -6 route replace default via "${gateway%/*}" dev uplink
+
+# The kernel and the initrd of the machine of passt's tests, with its script for the DHCP client.
+if [ "${name#tests_machine}" != "$name" ]; then
+    guest=/run/machine/root
+    mkdir -p $guest/{bin,sbin,modules,tmp,proc,sys,dev,etc,root,var/lib/dhcp,var/log,run}
+    ln -s /run $guest/var/run
+    for program in dash dhclient socat /run/clients/passt-programs/usr/bin/{ip,jq,sipcalc}; do
+        program=$(command -v $program)
+        cp --dereference "$program" $guest/bin
+        ldd "$program" | grep -o '/[^ ]*\.so[^ ]*' | grep -v ':$' |
+            while read -r library; do cp --parents --dereference "$library" $guest; done
+    done
+    mv $guest/bin/dhclient $guest/sbin
+    # The shell of busybox would execute its own `ip`.
+    mv $guest/bin/dash $guest/bin/sh
+    cp "$(command -v busybox)" $guest/bin
+    for module in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci failover net_failover virtio_net \
+        virtio_console; do
+        echo $module
+        find /run/clients/machine-kernel/lib/modules/ -name $module.ko -exec cp {} $guest/modules \;
+    done >$guest/modules/order
+    cp /run/clients/machine-kernel/boot/vmlinuz-* /run/machine/vmlinuz
+    cp /run/scripts/passt-guest-init.sh $guest/init
+    sed -n '/> \/sbin\/dhclient-script << EOF/,/^EOF$/p' /run/clients/passt-source/test/passt.mbuto |
+        sed '1d; $d; s/\\\$/$/g' >$guest/sbin/dhclient-script
+    chmod 755 $guest/init $guest/sbin/dhclient-script
+    for size in "small 2048" "medium 5120" "big 10485760"; do
+        head -c "${size#* }" /dev/urandom >"$guest/root/${size% *}.bin"
+    done
+    cp $guest/root/*.bin /run/machine
+    (cd $guest && find . | cpio --quiet --create --format=newc | gzip -1) >/run/machine/initrd
+    rm -r $guest
+fi

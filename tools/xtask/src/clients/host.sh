@@ -85,6 +85,11 @@ done
 [ "$library" != podman-reach ] || . /run/scripts/host-reach.sh
 
 [ "$library" != passt ] || . /run/scripts/host-passt.sh
+# The command by which the case runs in another root directory.
+in_root=()
+case $library in
+    libvirt | qemu) . /run/scripts/host-machine.sh ;;
+esac
 
 # Prints processes of the user, network devices, listening sockets, socket files and mounted namespaces.
 state() {
@@ -100,7 +105,7 @@ state | sort >/run/before
 as=$CLIENTS_USER
 [ "${name#root}" = "$name" ] || as=root
 status=0
-setpriv --reuid="$as" --regid="$as" --init-groups --inh-caps=-all \
+"${in_root[@]}" setpriv --reuid="$as" --regid="$as" --init-groups --inh-caps=-all \
     env -i HOME="$CLIENTS_HOME" USER="$CLIENTS_USER" LC_ALL=C.UTF-8 TERM=dumb XDG_RUNTIME_DIR=/run/user/"$user" \
     PATH=/run/column:/run/clients/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@" \
     bash -c 'cd "$HOME"; . /run/scripts/lib.sh; . "/run/scripts/$0.sh"; "$1"' "$library" "$name" \

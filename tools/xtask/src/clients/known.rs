@@ -7,6 +7,7 @@ use crate::clients::cases::Case;
 pub(crate) struct Difference {
     /// The beginning of the name of the client: `rootlesskit` matches all of its versions.
     client: &'static str,
+    /// The case, or `*` for all.
     function: &'static str,
     /// The name of the check, or its beginning and `*`.
     check: &'static str,
@@ -56,6 +57,12 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         "routed.own6.*",
         "the address that the container was given stays closed when the container removes it",
     ),
+    of_machine("libvirt", "boot.dns*", FORWARDER),
+    of_machine("libvirt", "reboot.dns*", FORWARDER),
+    of_machine("libvirt", "restart.dns*", FORWARDER),
+    of_machine("qemu", "boot.dns*", FORWARDER),
+    of_machine("qemu", "reboot.dns*", FORWARDER),
+    of_machine("qemu", "restart.dns*", FORWARDER),
     of_passt("tests_pasta", "pasta-setup", HOST_PORT),
     of_passt(
         "tests_pasta",
@@ -131,6 +138,7 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
     ),
 ];
 
+const FORWARDER: &str = "the DNS forwarder is announced instead of the resolvers of the host";
 const NAMESPACE_PORT: &str = "ports of the host are not forwarded to the container's loopback (`-T`)";
 const SOURCE_LOOPBACK: &str =
     "a client on the host's loopback appears as the gateway instead of the container's own address";
@@ -143,6 +151,16 @@ const fn of_passt(function: &'static str, check: &'static str, reason: &'static 
     Difference {
         client: "passt",
         function,
+        check,
+        reason,
+    }
+}
+
+/// Returns a difference of a client that starts machines, in all of its cases.
+const fn of_machine(client: &'static str, check: &'static str, reason: &'static str) -> Difference {
+    Difference {
+        client,
+        function: "*",
         check,
         reason,
     }
@@ -173,6 +191,8 @@ impl Difference {
             Some(beginning) => check.starts_with(beginning),
             None => check == self.check,
         };
-        case.client.name().starts_with(self.client) && case.function == self.function && same_check
+        case.client.name().starts_with(self.client)
+            && ["*", case.function].contains(&self.function)
+            && same_check
     }
 }

@@ -16,7 +16,8 @@ LOGDIR=$PWD/logs
 LOGFILE=$LOGDIR/test.log
 COMMIT=
 FAST=1
-for variable in CI DEMO DEBUG TRACE PCAP VALGRIND VHOST_USER; do
+VHOST_USER=${VHOST_USER:-0}
+for variable in CI DEMO DEBUG TRACE PCAP VALGRIND; do
     eval $variable=0
 done
 mkdir -p "$STATEBASE" "$LOGDIR"
@@ -24,8 +25,10 @@ for library in util context setup setup_ugly term layout layout_ugly test; do
     . "test/lib/$library"
 done
 
-# Seconds until a command of a test is killed.
-deadline=15
+# Seconds until a command of a test is killed, and for which a command in the background is awaited to have started. A
+# machine is slow without KVM.
+deadline=15 delay=0.5
+[ "$group" != passt ] || deadline=40 delay=4
 current='' name='' reason=''
 # The name of the context of pasta, and of its file of the process id.
 subject=passt
@@ -118,7 +121,7 @@ pane_or_context_run_bg() {
     echo "$where, in the background: $*"
     if context_exists "$where"; then
         context_run_bg "$where" "$@" >/dev/null 2>&1 </dev/null
-        sleep 0.5
+        sleep $delay
     else
         pane_run "$(pane "$where")" "$@"
     fi
@@ -171,7 +174,7 @@ pane_status() {
 
 # Ends the commands in the background that a failed test has left.
 end_background() {
-    for context in host ns; do
+    for context in host ns guest; do
         pid=$(cat "$STATESETUP/context_$context.pid" 2>/dev/null) || continue
         pkill -TERM -P "$pid" -x timeout
         wait "$pid"
@@ -181,15 +184,44 @@ end_background() {
 
 # Gives each command of the tests a deadline.
 limit_commands() {
-    for context in host ns; do
+    for context in host ns guest; do
         enter=$STATESETUP/context_$context.enter
         [ ! -e "$enter" ] || sed -i "s/^/timeout --kill-after=2 $deadline /" "$enter"
     done
 }
 
-# Loads passt's setups. That of passt in the namespace of a pasta is without passt and its virtual machine.
+# Replaces the function of passt's tests that connects to a machine: commands are executed over serial ports.
+setup_guests() {
+    KERNEL=/run/machine/vmlinuz INITRAMFS=/run/machine/initrd VCPUS=2 MEM_KIB=2097152
+    context_setup_guest() {
+        __name=$1
+        __enter=$STATESETUP/context_$__name.enter
+        context_setup_common "$__name"
+        echo "bash /run/scripts/passt-guest.sh $STATESETUP/guest$2" >"$__enter"
+        for try in $(seq 90); do
+            ! timeout 2 bash /run/scripts/passt-guest.sh "$STATESETUP/guest$2" true || return 0
+        done
+        return 1
+    }
+}
+
+# Prints QEMU's options for the serial ports of the machine NUMBER.
+guest_ports() {
+    mkdir -p "$STATESETUP/guest$1"
+    echo "-device virtio-serial"
+    for port in 1 2 3 4 5 6 7 8 9; do
+        echo "-chardev socket,id=port$port,path=$STATESETUP/guest$1/$port,server=on,wait=off"
+        echo "-device virtserialport,chardev=port$port"
+    done
+}
+
+# Loads passt's setups. The program is the one of the column, without valgrind, and QEMU runs without KVM and vsock. That of
+# passt in the namespace of a pasta is without passt and its virtual machine.
 load_setups() {
+    sed -i -e '/context_run passt "make/d' -e 's/"valgrind [^"]* \.\/passt /".\/passt /' -e 's/accel=kvm:tcg/accel=tcg/; s/accel=kvm/accel=tcg/' \
+        -e 's/-cpu host/-cpu max/' -e 's/-device vhost-vsock-pci,guest-cid=\(\$[A-Z0-9_]*\)/$(guest_ports \1 | tr "\\n" " ")/' test/lib/setup
     . test/lib/setup
+    setup_guests
     [ "$group" = passt_in_ns ] || return 0
     sed -n '/^setup_passt_in_ns()/,/^[[:space:]]*context_setup_nstool ns /p' test/lib/setup >"$STATEBASE/setup_in_ns"
     echo '}' >>"$STATEBASE/setup_in_ns"
@@ -228,10 +260,10 @@ if [ "$group" = pasta_options ]; then
 else
     # Nothing is shown in a terminal.
     tmux() { :; }
-    for layout in pasta passt_in_pasta; do
+    for layout in pasta passt passt_in_pasta; do
         eval "layout_$layout() { :; }"
     done
-    PANE_HOST='' PANE_PASST='' PANE_NS='' PANE_INFO=''
+    PANE_HOST='' PANE_PASST='' PANE_NS='' PANE_INFO='' PANE_GUEST=''
     start
     test "$@"
     teardown "$group"

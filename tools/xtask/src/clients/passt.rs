@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::clients::machine;
 use crate::clients::programs::{DOWNLOAD, SUITE, once, shell, succeed, unpack_packages, unpack_source};
 
 /// Packages that are unpacked but not installed: programs of which the tests need newer versions than this machine may
@@ -55,6 +56,7 @@ pub(crate) fn install(cache: &Path) -> Result<String> {
             place.display()
         )
     })?;
+    machine::link_kernel(cache)?;
     let source = cache.join("passt-source");
     let mut build = shell("[ -x nstool ] || cc -o nstool test/nstool.c", &[]);
     succeed(

@@ -1,14 +1,16 @@
-# passt's own tests of pasta, each a check. SOURCE is the directory of its source.
+# passt's own tests, each a check. SOURCE is the directory of its source.
 
 # Prepares a copy of the tests, with what the `Makefile` of passt's tests makes, and the pasta of the column.
 prepare_tests() {
     mkdir /tmp/passt
     cp -r "$SOURCE/test" /tmp/passt
-    ln -s /run/column/pasta /tmp/passt/pasta
+    ln -s /run/column/pasta /run/column/passt /tmp/passt
     cd /tmp/passt/test || return 1
     head -c 2048 /dev/urandom >small.bin
     head -c 5120 /dev/urandom >medium.bin
     head -c 10485760 /dev/urandom >big.bin
+    # The machine has the same files.
+    cp /run/machine/*.bin . 2>/dev/null || true
     # A holder of the namespaces that does not start is not awaited for ever.
     cat >nstool <<'END_OF_NSTOOL'
 #!/bin/sh
@@ -54,6 +56,15 @@ tests_pasta() {
 
 tests_options() {
     run_group pasta_options
+}
+
+# The tests of passt with a virtual machine, over the stream and over vhost-user.
+tests_machine() {
+    run_group passt
+}
+
+tests_machine_vu() {
+    VHOST_USER=1 run_group passt
 }
 
 # The tests of passt in the namespace of a pasta that use only this namespace and the host.

@@ -9,12 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::clients::cases::Client;
-use crate::clients::{Link, passt, podman};
+use crate::clients::{Link, machine, passt, podman};
 use crate::{packages, step};
 
 /// Pairs of program and Debian package of this machine.
 pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("busybox", "busybox-static"),
+    ("cpio", "cpio"),
     ("curl", "curl"),
     ("dhclient", "isc-dhcp-client"),
     ("dig", "bind9-dnsutils"),
@@ -33,6 +34,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("perl", "perl-base"),
     ("ping", "iputils-ping"),
     ("ps", "procps"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
     ("qperf", "qperf"),
     ("script", "bsdutils"),
     ("setpriv", "util-linux"),
@@ -106,11 +108,13 @@ pub(crate) struct Programs {
     podman6: String,
     /// The version of passt's source.
     passt: String,
+    /// Lines of package name and version.
+    machine: String,
 }
 
 impl Programs {
-    /// Downloads and builds the programs that the cache directory lacks; podman 6 and those of passt's tests if `clients`
-    /// contains them.
+    /// Downloads and builds the programs that the cache directory lacks; podman 6, those of passt's tests, and
+    /// libvirt and QEMU if `clients` contains them.
     pub(crate) fn install(directory: &Path, clients: &[Client]) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let directory = directory.canonicalize()?;
@@ -142,6 +146,11 @@ impl Programs {
             true => passt::install(&directory)?,
             false => String::new(),
         };
+        let starts_machines = |client: &Client| matches!(client, Client::Libvirt | Client::Qemu);
+        let machine = match clients.iter().any(starts_machines) {
+            true => machine::install(&directory)?,
+            false => String::new(),
+        };
         let bin = directory.join("bin");
         let _ = fs::remove_dir_all(&bin);
         fs::create_dir(&bin)?;
@@ -161,6 +170,7 @@ impl Programs {
             podman,
             podman6,
             passt,
+            machine,
         })
     }
 
@@ -190,6 +200,8 @@ impl Programs {
             Client::Podman6 => version_of(&self.podman6, "podman"),
             Client::Buildah => version_of(&self.podman, "buildah"),
             Client::Passt => self.passt.clone(),
+            Client::Libvirt => version_of(&self.machine, "libvirt-daemon"),
+            Client::Qemu => version_of(&self.machine, "qemu-system-x86"),
         }
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::address_plan::SubnetExtent;
 use crate::config::LinkService;
 
 fn solicit(from: &str, to: &str, target: &str) -> Vec<u8> {
@@ -131,6 +132,21 @@ fn unconfigured_options_are_not_advertised() {
     let (.., message) = open(&answer);
     assert_eq!(message[6..8], [0, 0], "router lifetime");
     assert_eq!(message.len(), 16 + 8 + 8 + 32);
+}
+
+#[test]
+fn addresses_are_managed_in_the_hosts_network_only() {
+    let solicitation = icmp6("fe80::15", "ff02::2", &[133, 0, 0, 0, 0, 0, 0, 0]);
+    let flags = |net: &mut Net| {
+        let answer = give(net, &solicitation).answer();
+        open(&answer).3[5]
+    };
+    let mut net = net();
+    assert_eq!(flags(&mut net), 0x40);
+    net.config.plan.extent = SubnetExtent::HostNetwork;
+    assert_eq!(flags(&mut net), 0xc0);
+    net.config.disabled = [LinkService::Dhcpv6].into_iter().collect();
+    assert_eq!(flags(&mut net), 0x40);
 }
 
 #[test]
