@@ -96,6 +96,15 @@ counters! {
         tcp_share_refused,
     /// TCP connects of the guest that the remote host refused or that timed out.
         tcp_connect_failed,
+    /// TCP connections of the guest established through the upstream proxy.
+        proxy_opened,
+    /// TCP connections of the guest that the upstream proxy refused, or answered with a message that is not one of its
+    /// protocol.
+        proxy_refused,
+    /// TCP connections of the guest for which the upstream proxy was not reachable, was reset, or did not answer in time.
+        proxy_failed,
+    /// UDP datagrams and echo requests refused because their destination is reached through the upstream proxy.
+        proxy_unsupported,
     /// TCP segments from the guest that belong to no connection, answered by a reset.
         tcp_unknown,
     /// TCP connections ended by a reset from the guest.
@@ -158,6 +167,8 @@ counters! {
         fragments_dropped,
     /// DNS queries that the DNS forwarder accepted.
         dns_queries,
+    /// DNS queries answered with an address that stands for a name, which the upstream proxy resolves.
+        dns_proxied,
     /// DNS messages to the forwarder with an opcode other than QUERY: answered by NOTIMP over UDP, by a reset over TCP.
         dns_unsupported,
     /// DNS queries that no resolver answered in time, answered by SERVFAIL.

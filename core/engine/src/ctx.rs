@@ -168,6 +168,7 @@ impl Net {
             forwards: config.forwards.iter().copied().collect(),
             // The policy holds the rules alone: addresses of a domain are removed with the last rule that names it.
             egress: core::mem::take(&mut config.egress),
+            proxy: config.proxy.clone(),
         };
         Self {
             policy,
@@ -204,6 +205,12 @@ impl Net {
             current_flow: None,
             config,
         }
+    }
+
+    /// Returns true if ports of the same address may be treated differently although no rule refuses any: by the decider, or
+    /// because some are reached through the upstream proxy.
+    pub(crate) fn distinguishes_ports(&self) -> bool {
+        self.decisions.is_some() || self.policy.proxy.is_some()
     }
 
     /// Checks whether `--max-flows` and `--max-flow-rate` admit one more flow. An admitted flow is counted against the

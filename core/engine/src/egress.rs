@@ -93,6 +93,8 @@ pub enum DecisionGround {
     Decider,
     /// The decider has redirected the flow that the rules permit.
     Redirect,
+    /// The flow that the rules permit uses the upstream proxy.
+    Proxy,
 }
 
 /// Decision of the egress rules about a destination, with its ground.

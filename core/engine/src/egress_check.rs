@@ -42,9 +42,10 @@ impl Packet<'_, '_> {
             Err(refused) => refused,
         };
         ctx.net.counters.policy_refused += 1;
+        ctx.net.counters.proxy_unsupported += u64::from(refused.refusal == Refusal::Proxy);
         ctx.net.report_refused(self.ends(), refused.into(), ctx.now);
         let reason = match refused.refusal {
-            Refusal::Class | Refusal::HostAddress | Refusal::Rule => Reason::Prohibited,
+            Refusal::Class | Refusal::HostAddress | Refusal::Rule | Refusal::Proxy => Reason::Prohibited,
             Refusal::Unassigned => Reason::HostUnreachable,
             // A host answers this for a closed port: the gateway exists, and has no open port.
             Refusal::HostLoopback => Reason::PortUnreachable,

@@ -13,6 +13,8 @@ use core::fmt::{self, Debug};
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use pontoon_proxy::Refusal as ProxyRefusal;
+
 use crate::ctx::Net;
 use crate::egress::{DecisionGround, EgressProtocol};
 use crate::flow_dump::Traffic;
@@ -139,6 +141,10 @@ pub enum CloseReason {
     ConnectFailed(Failure),
     /// TCP: the host's socket has failed after the connect.
     Failed(Failure),
+    /// TCP: the upstream proxy has refused the connection, or does not comply with its protocol.
+    ProxyRefused(ProxyRefusal),
+    /// TCP: the connection to the upstream proxy has failed before the proxy has established the one to the destination.
+    ProxyFailed(Failure),
     /// The user has closed the flow.
     Killed,
     /// The guest has disconnected from the link.
@@ -165,7 +171,7 @@ impl CloseReason {
     #[must_use]
     pub const fn failure(self) -> Option<Failure> {
         match self {
-            Self::ConnectFailed(failure) | Self::Failed(failure) => Some(failure),
+            Self::ConnectFailed(failure) | Self::Failed(failure) | Self::ProxyFailed(failure) => Some(failure),
             _ => None,
         }
     }
@@ -187,9 +193,13 @@ const PLAIN: [CloseReason; 12] = [
     CloseReason::Internal,
 ];
 
-/// First byte of the codes of [`CloseReason::ConnectFailed`] and [`CloseReason::Failed`].
+/// First byte of the codes of [`CloseReason::ConnectFailed`], [`CloseReason::ProxyFailed`] and [`CloseReason::Failed`].
 const CONNECT_FAILED: u8 = 0xfe;
+const PROXY_FAILED: u8 = 0xfd;
 const FAILED: u8 = 0xff;
+
+/// First code of [`CloseReason::ProxyRefused`], of which there are 4,096.
+const PROXY_REFUSED: u16 = 0xe000;
 
 impl CloseReason {
     /// Returns the reason as a number for memory and files; never 0.
@@ -198,6 +208,8 @@ impl CloseReason {
         match self {
             Self::ConnectFailed(failure) => u16::from_be_bytes([CONNECT_FAILED, failure_code(failure)]),
             Self::Failed(failure) => u16::from_be_bytes([FAILED, failure_code(failure)]),
+            Self::ProxyFailed(failure) => u16::from_be_bytes([PROXY_FAILED, failure_code(failure)]),
+            Self::ProxyRefused(refusal) => PROXY_REFUSED | refusal.code(),
             plain => {
                 let codes = (1_u8..).zip(PLAIN).find(|(_, reason)| *reason == plain);
                 codes.map_or(0, |(code, _)| u16::from_be_bytes([code, 0]))
@@ -211,6 +223,8 @@ impl CloseReason {
         match code.to_be_bytes() {
             [CONNECT_FAILED, failure] => failure_of_code(failure).map(Self::ConnectFailed),
             [FAILED, failure] => failure_of_code(failure).map(Self::Failed),
+            [PROXY_FAILED, failure] => failure_of_code(failure).map(Self::ProxyFailed),
+            [0xe0..=0xef, _] => ProxyRefusal::of_code(code - PROXY_REFUSED).map(Self::ProxyRefused),
             [place, 0] => PLAIN.get(usize::from(place.checked_sub(1)?)).copied(),
             _ => None,
         }
@@ -266,6 +280,8 @@ impl fmt::Display for CloseReason {
             Self::Evicted => "evicted",
             Self::ConnectFailed(_) => "connect-failed",
             Self::Failed(_) => "host-error",
+            Self::ProxyRefused(_) => "proxy-refused",
+            Self::ProxyFailed(_) => "proxy-failed",
             Self::Killed => "killed",
             Self::GuestGone => "guest-gone",
             Self::PortChanged => "port-changed",
@@ -282,10 +298,12 @@ impl fmt::Display for RefusalReason {
             Self::Policy(Refusal::Unassigned) => "unassigned",
             Self::Policy(Refusal::HostLoopback) => "host-loopback",
             Self::Policy(Refusal::HostAddress) => "host-address",
+            Self::Policy(Refusal::Proxy) => "proxy",
             Self::Policy(Refusal::Rule) | Self::Egress(DecisionGround::Rule(_)) => "rule",
             Self::Egress(DecisionGround::Unlisted) => "unlisted",
             Self::Egress(DecisionGround::Resolver) => "resolver",
             Self::Egress(DecisionGround::Decider | DecisionGround::Redirect) => "decider",
+            Self::Egress(DecisionGround::Proxy) => "proxy",
             Self::Limit => "limit",
             Self::Host(_) => "host-error",
         })
@@ -311,6 +329,8 @@ pub(crate) struct Grounds {
     pub(crate) rule: Option<DecisionGround>,
     /// The verdict of the decider.
     pub(crate) verdict: Option<DecisionGround>,
+    /// [`DecisionGround::Proxy`] if the flow uses the upstream proxy.
+    pub(crate) proxy: Option<DecisionGround>,
 }
 
 impl Grounds {
@@ -318,12 +338,14 @@ impl Grounds {
     pub(crate) const NONE: Self = Self {
         rule: None,
         verdict: None,
+        proxy: None,
     };
 
     /// The ground of a client that the decider has allowed.
     pub(crate) const ALLOWED: Self = Self {
         rule: None,
         verdict: Some(DecisionGround::Decider),
+        proxy: None,
     };
 }
 
@@ -364,7 +386,7 @@ impl Net {
     }
 
     fn report_grounds(&mut self, flow: FlowId, ends: FlowEnds, grounds: Grounds, now: Instant) {
-        for ground in grounds.rule.into_iter().chain(grounds.verdict) {
+        for ground in grounds.rule.into_iter().chain(grounds.verdict).chain(grounds.proxy) {
             self.report(Some(flow), ends, FlowEventKind::Decided { ground }, now);
         }
     }
@@ -425,9 +447,12 @@ mod tests {
     fn codes_of_reasons_are_decoded() {
         let failures = FAILURES.into_iter().chain([0, 1, 133].map(Failure::Other));
         let failed =
-            failures.flat_map(|failure| [CloseReason::ConnectFailed(failure), CloseReason::Failed(failure)]);
+            failures.flat_map(|failure| {
+                [CloseReason::ConnectFailed(failure), CloseReason::ProxyFailed(failure), CloseReason::Failed(failure)]
+            });
+        let refused = [ProxyRefusal::Status(302), ProxyRefusal::Reply(5), ProxyRefusal::Closed];
         let mut codes: Vec<u16> = Vec::new();
-        for reason in PLAIN.into_iter().chain(failed) {
+        for reason in PLAIN.into_iter().chain(failed).chain(refused.map(CloseReason::ProxyRefused)) {
             let code = reason.code();
             assert_ne!(code, 0, "{reason}");
             assert_eq!(CloseReason::of_code(code), Some(reason));
@@ -435,7 +460,7 @@ mod tests {
         }
         codes.sort_unstable();
         codes.dedup();
-        assert_eq!(codes.len(), PLAIN.len() + 2 * (FAILURES.len() + 3));
+        assert_eq!(codes.len(), PLAIN.len() + 3 * (FAILURES.len() + 3) + refused.len());
         for wrong in [0, 1, 0x0101, 0x0d00, 0xfe0b] {
             assert_eq!(CloseReason::of_code(wrong), None, "{wrong:#x}");
         }

@@ -7,6 +7,7 @@
 //! ([`Egress`]).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
@@ -15,6 +16,7 @@ use crate::address_plan::{AddressPlan, SubnetExtent};
 use crate::config::Protocol;
 use crate::egress::{Decision, DecisionGround, Destination, DestinationSelection, Egress, EgressProtocol};
 use crate::flow_events::RefusalReason;
+use crate::proxy::Proxy;
 
 mod forward;
 mod owned;
@@ -35,6 +37,8 @@ pub enum Refusal {
     HostAddress,
     /// The egress rules of the user refuse the destination.
     Rule,
+    /// The destination is the upstream proxy itself, or is reached through it and the flow is no TCP connection.
+    Proxy,
 }
 
 /// A destination that the policy permits.
@@ -103,6 +107,8 @@ pub struct Policy {
     pub forwards: GuestForwards,
     /// The egress rules of the user.
     pub egress: Egress,
+    /// The upstream proxy.
+    pub proxy: Option<Arc<Proxy>>,
 }
 
 impl Policy {
@@ -120,6 +126,7 @@ impl Policy {
     ) -> Result<Permitted, Refused> {
         let remote = self.translate(protocol, SocketAddr::new(written, port))?;
         if self.egress.is_open() {
+            self.check_proxy(protocol, SocketAddr::new(written, port), remote, now)?;
             return Ok(Permitted { remote, ground: None });
         }
         let to = Destination {
@@ -130,7 +137,10 @@ impl Policy {
             port: (protocol != EgressProtocol::Icmp).then_some(port),
         };
         match self.egress.decide(&to, now) {
-            Decision::Allowed(ground) => Ok(Permitted { remote, ground }),
+            Decision::Allowed(ground) => {
+                self.check_proxy(protocol, SocketAddr::new(written, port), remote, now)?;
+                Ok(Permitted { remote, ground })
+            }
             Decision::Refused(ground) => Err(ground.into()),
         }
     }
@@ -146,7 +156,10 @@ impl Policy {
         let remote = self.translate(protocol, SocketAddr::new(written, port))?;
         let named = (protocol != EgressProtocol::Icmp).then_some(port);
         match self.with_destination(protocol, written, named, |to| self.egress.decide_again(to, now)) {
-            Decision::Allowed(ground) => Ok(Permitted { remote, ground }),
+            Decision::Allowed(ground) => {
+                self.check_proxy(protocol, SocketAddr::new(written, port), remote, now)?;
+                Ok(Permitted { remote, ground })
+            }
             Decision::Refused(ground) => Err(ground.into()),
         }
     }
@@ -415,7 +428,7 @@ const fn v6(segments: [u16; 8]) -> IpAddr {
 
 /// Returns the IPv4 addresses that a translator or relay (NAT64, 6to4) would extract from an IPv6 address; `None` if it
 /// is of neither kind.
-fn embedded(written: IpAddr) -> Option<ArrayVec<Ipv4Addr, 4>> {
+pub(crate) fn embedded(written: IpAddr) -> Option<ArrayVec<Ipv4Addr, 4>> {
     let IpAddr::V6(written) = written else {
         return None;
     };

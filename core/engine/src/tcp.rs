@@ -20,6 +20,7 @@ mod half_closed;
 mod handshake;
 mod idle;
 mod lost;
+mod negotiation;
 mod open;
 pub(crate) mod path_mtu;
 mod recovery;
@@ -281,8 +282,10 @@ impl<S> Tcp<S> {
         pending.error |= ready.error;
         pending.urgent |= ready.urgent;
         pending.end = (pending.end || ready.end) && !pending.error;
-        if let TcpState::Connecting { .. } = connection.state {
-            return self.connected(flow.index, ctx);
+        match connection.state {
+            TcpState::Connecting { .. } => return self.connected(flow.index, ctx),
+            TcpState::Negotiating { .. } => return self.negotiate(flow.index, ctx),
+            _ => {}
         }
         // Behind the end of the stream, a peek returns no error.
         if ready.error
@@ -308,9 +311,10 @@ impl<S> Tcp<S> {
         };
         connection.timer.fired();
         match connection.state {
-            TcpState::Connecting { give_up } => {
+            TcpState::Connecting { give_up } | TcpState::Negotiating { give_up } => {
                 if give_up.is_some_and(|at| ctx.now >= at) {
-                    return self.refuse(flow.index, Failure::TimedOut, ctx);
+                    let reason = connection.open_failed(Failure::TimedOut);
+                    return self.refuse(flow.index, reason, ctx);
                 }
             }
             TcpState::SynReceived | TcpState::SynSent => {

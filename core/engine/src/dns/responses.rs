@@ -139,7 +139,7 @@ impl<S> Forwarder<S> {
                     return;
                 }
                 // The egress rules learn the addresses of names before the guest can use them.
-                ctx.net.policy.egress.learn(answer, ctx.now);
+                ctx.net.policy.learn(answer, ctx.now);
                 reply(pending, answer, ctx);
                 self.resolvers.answered(resolver, ctx.now);
                 self.remove(index, ctx);

@@ -1,5 +1,7 @@
 //! Selection of flows by the text of an egress rule.
 
+use pontoon_names::HostName;
+
 use super::{Action, Destination, Egress, EgressEntry, EgressRule, Instant, Match, MatchTally, Target};
 
 /// Destinations that the text of an egress rule names. Those of a domain are the addresses that rules with the same domain
@@ -26,6 +28,22 @@ impl Egress {
         DestinationSelection(match what.target {
             Target::Any | Target::Net(_) => vec![entry(None)],
             Target::Name(_) => with_name.map(|other| entry(other.name.clone())).collect(),
+        })
+    }
+}
+
+impl Egress {
+    /// Returns true if a deny rule matches `to`. Nothing is counted.
+    pub(crate) fn denies(&self, to: &Destination<'_>, now: Instant) -> bool {
+        self.entries.iter().any(|entry| entry.denies(to, now))
+    }
+
+    /// Returns true if a rule matches some port of the host `name`.
+    pub(crate) fn denies_name(&self, name: &HostName) -> bool {
+        self.rules().any(|rule| match &rule.to.target {
+            Target::Any => true,
+            Target::Net(_) => false,
+            Target::Name(pattern) => pattern.matches(name.as_str()),
         })
     }
 }

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 
 use arrayvec::ArrayVec;
 
+use super::negotiation::Negotiation;
 use super::recovery::LossRecovery;
 use super::reorder::Reorder;
 use super::rtt::Rtt;
@@ -38,6 +39,11 @@ pub(super) enum TcpState {
     Connecting {
         /// Time at which the connect is abandoned and the guest's SYN refused; `None` leaves the timeout to the host's
         /// kernel.
+        give_up: Option<Instant>,
+    },
+    /// The host connection to the upstream proxy is established, and the handshake with the proxy is pending.
+    Negotiating {
+        /// As for [`Self::Connecting`].
         give_up: Option<Instant>,
     },
     /// The SYN-ACK was sent to the guest; the host connection is established.
@@ -207,8 +213,10 @@ pub(super) struct Connection<S> {
     /// The `Published::share_key` of the published port through which a client has opened the connection; egress rules
     /// do not apply to it. `None` if the guest has opened it.
     pub(super) listener: Option<u32>,
-    /// True if the decider has redirected the connection of the guest.
+    /// True if the decider has redirected the connection of the guest, or it uses the upstream proxy.
     pub(super) redirected: bool,
+    /// Handshake with the upstream proxy, until it has succeeded.
+    pub(super) negotiation: Option<Box<Negotiation>>,
     /// Time of the connection's first segment.
     pub(super) opened: Instant,
     /// Measurement of the host socket's receive queue, by which a stalled connection is detected.
@@ -241,6 +249,7 @@ impl<S> Connection<S> {
             is_kept: false,
             listener: None,
             redirected: false,
+            negotiation: None,
             opened: now,
             held: ReceiveQueueWatch::default(),
             meter: ByteMeter::default(),

@@ -9,12 +9,13 @@ use pontoon_wire::frame::{self, Flags, Ip};
 
 use super::connection::{Connection, ConnectionKey, TcpState};
 use super::events;
+use super::negotiation::{NEGOTIATION_TIMEOUT, Negotiation};
 use super::seq::Seq;
 use super::stray::{reply_reset, send_reset};
 use super::{Burst, Sending, Tcp, decided};
 use crate::ctx::{Capacity, Ctx, Net, Routed};
 use crate::dns::stream::Queries;
-use crate::egress::{Decision, EgressProtocol};
+use crate::egress::{Decision, DecisionGround, EgressProtocol};
 use crate::flow_events::{CloseReason, Grounds, RefusalReason};
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::Connect;
@@ -66,7 +67,10 @@ impl<S> Tcp<S> {
             ctx.net.release(&key.into());
             return refuse_by_limit(&syn, ctx);
         }
-        let give_up = ctx.net.config.connect_timeout.map(|after| ctx.now + after);
+        let (target, negotiation) = Negotiation::begin(&key, target, ctx.now, ctx.net);
+        let timeout = ctx.net.config.connect_timeout;
+        let timeout = timeout.or(negotiation.as_ref().map(|_| NEGOTIATION_TIMEOUT));
+        let give_up = timeout.map(|after| ctx.now + after);
         let iss = self.first_seq(&key, ctx.now);
         let mut connection = Connection::new(key, TcpState::Connecting { give_up }, iss, ctx.now);
         connection.apply_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
@@ -76,12 +80,20 @@ impl<S> Tcp<S> {
         ctx.net.counters.tcp_opened += 1;
         connection.redirected = target.is_redirected();
         let rule = ground;
-        let reported = (events::target(&key, target, ctx.net), Grounds { rule, verdict });
-        match target.open(id, ctx.host) {
+        let proxy = negotiation.as_ref().map(|_| DecisionGround::Proxy);
+        let grounds = Grounds { rule, verdict, proxy };
+        let reported = (events::target(&key, target, ctx.net), grounds);
+        connection.negotiation = negotiation;
+        let opened = match &mut connection.negotiation {
+            Some(negotiation) => negotiation.connect(id, ctx.host),
+            None => target.open(id, ctx.host),
+        };
+        match opened {
             Err(failure) => {
                 ctx.net.release(&key.into());
-                events::report_failed(id, &key, reported, failure, (ctx.net, ctx.now));
-                self.report_failure(&key, segment.seq, failure, ctx);
+                let reason = connection.open_failed(failure);
+                events::report_failed(id, &key, reported, reason, (ctx.net, ctx.now));
+                self.report_failure(&key, segment.seq, reason, ctx);
             }
             Ok((socket, progress)) => {
                 // The guest retransmits its SYN. It is not answered, because the link has no room for an answer either.
@@ -137,8 +149,24 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Sends the SYN-ACK after the connect has succeeded, unless the policy refuses the destination by then.
+    /// Continues after the connect has succeeded: with the handshake with the proxy, or with the guest's SYN.
     fn established<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        let connection = self.connections.at_mut(index);
+        match (&connection.negotiation, connection.state) {
+            (Some(_), TcpState::Connecting { give_up }) => {
+                connection.state = TcpState::Negotiating { give_up };
+                self.negotiate(index, ctx);
+            }
+            _ => self.answer_syn(index, ctx),
+        }
+    }
+
+    /// Sends the SYN-ACK, unless the policy refuses the destination by now.
+    pub(super) fn answer_syn<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
         let connection = self.connections.at_mut(index);
         let took = ctx.now.since(connection.opened);
         let is_permitted = match connection.is_kept {
@@ -180,38 +208,72 @@ impl<S> Tcp<S> {
         match ctx.host.tcp_connected(socket) {
             Ok(()) => self.established(index, ctx),
             Err(Failure::WouldBlock) => {}
-            Err(failure) => self.refuse(index, failure, ctx),
+            Err(failure) => self.connect_failed(index, failure, ctx),
         }
     }
 
-    /// Refuses the guest's SYN because the connect has failed, and removes the connection.
-    pub(super) fn refuse<H: Host<Socket = S>, T: Transmit>(
+    /// Connects to the next address of the proxy, or refuses the guest's SYN.
+    fn connect_failed<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
         failure: Failure,
         ctx: &mut Ctx<'_, H, T>,
     ) {
+        let id = self.id(index, ctx.net);
         let connection = self.connections.at_mut(index);
-        connection.ends_by(CloseReason::ConnectFailed(failure));
+        if let Some(negotiation) = connection.negotiation.as_mut().filter(|it| it.has_next()) {
+            if let Some(socket) = connection.socket.take() {
+                ctx.host.close(socket);
+            }
+            match negotiation.connect(id, ctx.host) {
+                Ok((socket, progress)) => {
+                    connection.socket = Some(socket);
+                    return match progress {
+                        Connect::Done => self.established(index, ctx),
+                        Connect::Pending => {}
+                    };
+                }
+                Err(_) => {}
+            }
+        }
+        let reason = self.connections.at(index).open_failed(failure);
+        self.refuse(index, reason, ctx);
+    }
+
+    /// Refuses the guest's SYN because the host connection could not be opened, and removes the connection.
+    pub(super) fn refuse<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        reason: CloseReason,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let connection = self.connections.at_mut(index);
+        connection.ends_by(reason);
         let (key, isn) = (connection.key, (connection.up.next - 1).0);
-        self.report_failure(&key, isn, failure, ctx);
+        self.report_failure(&key, isn, reason, ctx);
         self.remove(index, ctx);
     }
 
-    /// Reports a failed connect to the guest: by an ICMP error if the host's kernel has reported a reason, and by a
-    /// reset.
+    /// Reports to the guest that the host connection could not be opened: by an ICMP error if the host's kernel has reported a
+    /// reason about the destination, and by a reset.
     fn report_failure<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         key: &ConnectionKey,
         isn: u32,
-        failure: Failure,
+        reason: CloseReason,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        ctx.net.counters.tcp_connect_failed += 1;
-        if failure == Failure::Exhausted {
+        if reason.failure() == Some(Failure::Exhausted) {
             ctx.net.counters.host_exhausted += 1;
         }
-        super::unreachable::send_error(key, isn, failure, ctx);
+        match reason {
+            CloseReason::ProxyRefused(_) => ctx.net.counters.proxy_refused += 1,
+            CloseReason::ProxyFailed(_) => ctx.net.counters.proxy_failed += 1,
+            _ => ctx.net.counters.tcp_connect_failed += 1,
+        }
+        if let CloseReason::ConnectFailed(failure) = reason {
+            super::unreachable::send_error(key, isn, failure, ctx);
+        }
         send_reset(key, 0, isn.wrapping_add(1), Flags::RST.and(Flags::ACK), ctx);
     }
 

@@ -38,7 +38,7 @@ impl<S> Connection<S> {
         let (seq, flags) = (Seq(segment.seq), segment.flags);
         let mut changed = false;
         match self.state {
-            TcpState::Connecting { .. } => match flags.has(Flags::RST) && seq == self.up.next {
+            TcpState::Connecting { .. } | TcpState::Negotiating { .. } => match flags.has(Flags::RST) && seq == self.up.next {
                 true => return Verdict::Reset,
                 false => return Verdict::Ignored,
             },
