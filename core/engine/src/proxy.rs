@@ -15,7 +15,7 @@ use pontoon_names::HostName;
 use pontoon_proxy::{Credentials, Handshake, Protocol, Target};
 
 use crate::Instant;
-use crate::egress::{Action, Destination, Egress, EgressRule, Match};
+use crate::egress::{Action, Destination, Egress, EgressRule, Match, Target as RuleTarget};
 
 pub(crate) use names::addresses;
 pub use names::{LIFETIME, MOST_NAMES, NETWORKS, ProxyNames};
@@ -83,10 +83,13 @@ impl ProxyDestinations {
         self.through.as_ref().is_none_or(|rules| rules.denies(to, now)) && !self.direct.denies(to, now)
     }
 
-    /// Returns true if some port of the host `name` is reached through the proxy, and none is an exception.
+    /// Returns true if some port of the host `name` is reached through the proxy, and no exception is about the name. An
+    /// exception of ports of all hosts is not.
     fn contains_name(&self, name: &HostName) -> bool {
         let through = self.through.as_ref();
-        through.is_none_or(|rules| rules.denies_name(name)) && !self.direct.denies_name(name)
+        let is_about_name = |rule: &EgressRule| rule.to.target != RuleTarget::Any || rule.to.ports.is_none();
+        through.is_none_or(|rules| rules.rules_for_name(name).next().is_some())
+            && !self.direct.rules_for_name(name).any(is_about_name)
     }
 }
 

@@ -30,6 +30,7 @@ mod passt;
 mod pasta;
 mod policy;
 mod ports;
+mod proxy;
 mod publish;
 mod qemu;
 mod reach;
@@ -93,6 +94,7 @@ pub(crate) fn all() -> Vec<Case> {
         pasta::cases,
         policy::cases,
         ports::cases,
+        proxy::cases,
         publish::cases,
         qemu::cases,
         reach::cases,
@@ -146,8 +148,8 @@ pub(crate) fn all() -> Vec<Case> {
     });
     all.extend(shared);
     // What decides about flows and records them, once more with two workers.
-    let in_run = |case: &Case| !case.name.contains(".vm.");
-    let two = [decider::cases, events::cases]
+    let in_run = |case: &Case| !case.name.contains(".vm.") && case.name != "proxy.vm";
+    let two = [decider::cases, events::cases, proxy::cases]
         .iter()
         .flat_map(|cases| cases())
         .filter(in_run)

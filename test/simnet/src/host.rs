@@ -65,6 +65,17 @@ impl Default for HostPlan {
 struct RemotePort {
     answer: ConnectResult,
     script: Script,
+    proxy: ProxyExchange,
+}
+
+/// Octets at the beginnings of a connection's streams that are those of a handshake with a proxy; the patterns of the streams
+/// begin behind them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProxyExchange {
+    /// Number of octets of the requests.
+    pub request_len: usize,
+    /// The answers. They are a part of the bytes that the peer's script sends.
+    pub answer: Vec<u8>,
 }
 
 /// The result of a connect, and its time.
@@ -179,7 +190,21 @@ impl SimHost {
     /// reaches that peer; another call of this function permits one more.
     pub fn serve(&mut self, port: u16, answer: ConnectResult, script: Script) {
         self.taken.remove(&port);
-        self.remotes.insert(port, RemotePort { answer, script });
+        let proxy = ProxyExchange::default();
+        self.remotes.insert(port, RemotePort { answer, script, proxy });
+    }
+
+    /// As [`Self::serve`], with a peer that is a proxy.
+    pub fn serve_proxy(&mut self, port: u16, answer: ConnectResult, script: Script, proxy: ProxyExchange) {
+        self.taken.remove(&port);
+        self.remotes.insert(port, RemotePort { answer, script, proxy });
+    }
+
+    /// Returns the requests that the proxy at the last connection to `port` has received, as far as they were sent.
+    #[must_use]
+    pub fn proxy_request(&self, port: u16) -> &[u8] {
+        let mut conns = self.conns.iter().rev();
+        conns.find(|conn| conn.port() == port).map_or(&[], SimConnection::proxy_request)
     }
 
     /// Adds `own` to the addresses of the host's interfaces.

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use pontoon_engine::FlowId;
 use pontoon_engine::Token;
 use pontoon_engine::egress::DecisionGround;
-use pontoon_engine::flow_events::{FlowEnds, FlowEvent, FlowEventKind, RefusalReason};
+use pontoon_engine::flow_events::{CloseReason, FlowEnds, FlowEvent, FlowEventKind, RefusalReason};
 
 use super::omitted::OmittedClass;
 use super::recorder::OMITTED;
@@ -55,6 +55,7 @@ pub(super) fn event(
         FlowEventKind::Decided { ground } => line.push_str(match ground {
             DecisionGround::Decider => ",\"decision\":\"allow\",\"by\":\"decider\"",
             DecisionGround::Redirect => ",\"decision\":\"redirect\",\"by\":\"decider\"",
+            DecisionGround::Proxy => ",\"decision\":\"proxy\",\"by\":\"option\"",
             DecisionGround::Rule(_) | DecisionGround::Unlisted | DecisionGround::Resolver => {
                 ",\"decision\":\"allow\",\"by\":\"rule\""
             }
@@ -69,8 +70,14 @@ pub(super) fn event(
             reason, traffic, age, ..
         } => {
             let _ = write!(line, ",\"reason\":\"{reason}\"");
-            if let Some(failure) = reason.failure() {
-                let _ = write!(line, ",\"error\":\"{failure}\"");
+            match (reason, reason.failure()) {
+                (CloseReason::ProxyRefused(refusal), _) => {
+                    let _ = write!(line, ",\"error\":\"{refusal}\"");
+                }
+                (_, Some(failure)) => {
+                    let _ = write!(line, ",\"error\":\"{failure}\"");
+                }
+                (_, None) => {}
             }
             let (up, down, age) = (traffic.up, traffic.down, age.as_micros());
             let _ = write!(

@@ -53,6 +53,8 @@ const HOST_ADDRESS: u16 = 7;
 const LIMIT: u16 = 8;
 const DECIDER: u16 = 9;
 const REDIRECT: u16 = 10;
+const PROXY: u16 = 11;
+const TO_PROXY: u16 = 12;
 const REFUSED_HOST: u8 = 1;
 
 /// The part of a record that depends on the kind of event.
@@ -260,7 +262,8 @@ fn rule(ground: DecisionGround) -> u64 {
         DecisionGround::Unlisted
         | DecisionGround::Resolver
         | DecisionGround::Decider
-        | DecisionGround::Redirect => 0,
+        | DecisionGround::Redirect
+        | DecisionGround::Proxy => 0,
     }
 }
 
@@ -271,6 +274,7 @@ const fn ground_code(ground: DecisionGround) -> u16 {
         DecisionGround::Resolver => RESOLVER,
         DecisionGround::Decider => DECIDER,
         DecisionGround::Redirect => REDIRECT,
+        DecisionGround::Proxy => PROXY,
     }
 }
 
@@ -281,6 +285,7 @@ fn ground(code: u16, rule: u64) -> Option<DecisionGround> {
         RESOLVER => Some(DecisionGround::Resolver),
         DECIDER => Some(DecisionGround::Decider),
         REDIRECT => Some(DecisionGround::Redirect),
+        PROXY => Some(DecisionGround::Proxy),
         _ => None,
     }
 }
@@ -292,6 +297,7 @@ fn refusal_code(reason: RefusalReason) -> u16 {
         RefusalReason::Policy(Refusal::Unassigned) => UNASSIGNED,
         RefusalReason::Policy(Refusal::HostLoopback) => HOST_LOOPBACK,
         RefusalReason::Policy(Refusal::HostAddress) => HOST_ADDRESS,
+        RefusalReason::Policy(Refusal::Proxy) => TO_PROXY,
         RefusalReason::Policy(Refusal::Rule) => UNLISTED,
         RefusalReason::Limit => LIMIT,
         RefusalReason::Host(failure) => u16::from_be_bytes([REFUSED_HOST, failure_code(failure)]),
@@ -304,6 +310,7 @@ fn refusal(code: u16, rule: u64) -> Option<RefusalReason> {
         UNASSIGNED => RefusalReason::Policy(Refusal::Unassigned),
         HOST_LOOPBACK => RefusalReason::Policy(Refusal::HostLoopback),
         HOST_ADDRESS => RefusalReason::Policy(Refusal::HostAddress),
+        TO_PROXY => RefusalReason::Policy(Refusal::Proxy),
         LIMIT => RefusalReason::Limit,
         _ => match code.to_be_bytes() {
             [REFUSED_HOST, failure] => RefusalReason::Host(failure_of_code(failure)?),

@@ -11,7 +11,7 @@ use vm_memory::VolatileSlice;
 
 use super::conn::{Phase, SimConnection};
 use super::{
-    CloseMode, ConnectResult, PendingEvent, RemotePort, ScheduledPeer, SimHost, SimSocket, SocketIndex,
+    CloseMode, ConnectResult, PendingEvent, ProxyExchange, RemotePort, ScheduledPeer, SimHost, SimSocket, SocketIndex,
 };
 use crate::app::Script;
 
@@ -30,6 +30,7 @@ impl Host for SimHost {
             .unwrap_or(RemotePort {
                 answer: ConnectResult::Fail(Failure::Refused),
                 script: Script::SINK,
+                proxy: ProxyExchange::default(),
             });
         if let ConnectResult::Fail(failure) = remote.answer {
             self.calls += 1;

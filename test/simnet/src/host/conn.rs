@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use pontoon_engine::{Failure, FlowId, Instant, Readiness};
 use vm_memory::VolatileSlice;
 
-use super::{CloseMode, ConnectResult, HostPlan, PeerReport, RemotePort};
+use super::{CloseMode, ConnectResult, HostPlan, PeerReport, ProxyExchange, RemotePort};
 use crate::app::{AppAction, ConnectionEnd, Script, SimApp};
 use crate::clock::earlier;
 use crate::pattern;
@@ -40,6 +40,9 @@ pub(super) struct SimConnection {
     pub(super) peer: SocketAddr,
     pub(super) phase: Phase,
     script: Script,
+    /// Handshake at the beginning of the streams, and its requests as far as they were sent.
+    proxy: ProxyExchange,
+    request: Vec<u8>,
     app: Option<SimApp>,
     rng: Rng,
     /// True if the engine has not closed the socket.
@@ -124,6 +127,8 @@ impl SimConnection {
             peer,
             phase,
             script,
+            proxy: ProxyExchange::default(),
+            request: Vec::new(),
             app: None,
             rng,
             held: false,
@@ -177,6 +182,7 @@ impl SimConnection {
             },
         };
         let mut conn = Self::new(plan, to.port(), to, phase, remote.script, rng);
+        conn.proxy = remote.proxy;
         conn.flow = Some(flow);
         conn.held = true;
         if phase == Phase::Open {
@@ -418,11 +424,28 @@ impl SimConnection {
             let len = slice
                 .len()
                 .min(limit.min((self.down_tail - from) as usize) - done);
-            slice.copy_from(&pattern::bytes(streams::down(self.port), from + done as u64, len));
+            slice.copy_from(&self.down_bytes(from + done as u64, len));
             done += len;
         }
         self.down_peeked = self.down_peeked.max(from + done as u64);
         Ok(done)
+    }
+
+    /// Returns `len` bytes of the stream to the engine from the offset `at` on.
+    fn down_bytes(&self, at: u64, len: usize) -> Vec<u8> {
+        let answer = self.proxy.answer.iter().skip(at as usize).take(len);
+        let mut bytes: Vec<u8> = answer.copied().collect();
+        let behind = (at + bytes.len() as u64).saturating_sub(self.proxy.answer.len() as u64);
+        bytes.extend(pattern::bytes(streams::down(self.port), behind, len - bytes.len()));
+        bytes
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn proxy_request(&self) -> &[u8] {
+        &self.request
     }
 
     pub(super) fn discard(&mut self, len: u32, wrong: &mut Vec<String>) -> Result<(), Failure> {
@@ -485,7 +508,11 @@ impl SimConnection {
         for part in parts {
             let mut bytes = vec![0; part.len().min(left)];
             part.copy_to(&mut bytes);
-            if let Some(at) = pattern::mismatch(streams::up(self.port), self.up_tail, &bytes) {
+            let request_len = self.proxy.request_len;
+            let of_request = (request_len - self.request.len()).min(bytes.len());
+            self.request.extend(&bytes[..of_request]);
+            let at = (self.up_tail + of_request as u64).saturating_sub(request_len as u64);
+            if let Some(at) = pattern::mismatch(streams::up(self.port), at, &bytes[of_request..]) {
                 wrong.push(format!("port {}: byte {at} towards the host is wrong", self.port));
             }
             self.up_tail += bytes.len() as u64;

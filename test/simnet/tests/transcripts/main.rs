@@ -20,6 +20,8 @@ mod operator;
 mod orphans;
 mod owned;
 mod path_mtu;
+mod proxies;
+mod proxy_names;
 mod published;
 mod recovery;
 mod refusals;
