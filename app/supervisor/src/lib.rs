@@ -158,7 +158,11 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
         socket_file: _socket_file,
     } = plan.start(&link)?;
     config.guest_mac = guest_mac;
-    config.proxy = options.proxy.as_ref().map(|proxy| proxy.open(&config.plan)).transpose()?;
+    config.proxy = options
+        .proxy
+        .as_ref()
+        .map(|proxy| proxy.open(&config.plan))
+        .transpose()?;
     refuse_guest(control.as_mut(), &guest)?;
     let sources = config.host;
     let owned = host.watch.owned().to_vec();

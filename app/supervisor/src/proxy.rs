@@ -1,7 +1,7 @@
 //! The upstream proxy of the guest's TCP connections (`--proxy`): its addresses, and the credentials.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use pontoon_engine::egress::Match;
 use pontoon_engine::proxy::{NETWORKS, Proxy, ProxyDestinations, ProxyNames};
 use pontoon_process::error::{Context as _, Error};
 pub use pontoon_proxy::{Credentials, Host, ProxyUrl, UrlError};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Options of the upstream proxy.
 #[derive(Clone, Debug)]
@@ -66,6 +67,7 @@ fn addresses(url: &ProxyUrl) -> Result<Vec<SocketAddr>, Error> {
 /// Reads credentials from a file, which may be a pipe. Errors contain no part of it.
 fn read(file: &Path) -> Result<Credentials, Error> {
     let cannot = format!("cannot read the credentials of the proxy from {}", file.display());
+    forbid_core_dumps().context(&cannot)?;
     let mut content = Vec::new();
     let opened = File::open(file).context(&cannot)?;
     opened
@@ -73,6 +75,17 @@ fn read(file: &Path) -> Result<Credentials, Error> {
         .read_to_end(&mut content)
         .context(&cannot)?;
     Credentials::parse(&content).map_err(|why| Error::new(format!("{}: {why}", file.display())))
+}
+
+/// Prevents that the kernel writes a core dump of this process, which would contain the credentials. A limit of 0 would not
+/// apply to a program that receives core dumps (core(5)); one of 1 byte does. The guest's processes keep their limits.
+fn forbid_core_dumps() -> io::Result<()> {
+    let maximum = getrlimit(Resource::Core).maximum.map_or(1, |now| now.min(1));
+    let limit = Rlimit {
+        current: Some(maximum),
+        maximum: Some(maximum),
+    };
+    Ok(setrlimit(Resource::Core, limit)?)
 }
 
 /// Checks that no subnet of the guest contains addresses that stand for names.
@@ -84,7 +97,8 @@ fn check_subnets(plan: &AddressPlan) -> Result<(), Error> {
     };
     for subnet in v4.chain(v6) {
         if let Some(network) = NETWORKS.iter().find(|network| overlaps(&subnet, network)) {
-            let what = format!("--proxy-dns uses the addresses of {network}, and the guest's subnet is {subnet}");
+            let what =
+                format!("--proxy-dns uses the addresses of {network}, and the guest's subnet is {subnet}");
             return Err(Error::new(what).advise("another --ipv4 or --ipv6").with_status(2));
         }
     }
@@ -120,11 +134,20 @@ mod tests {
             ..options("http://192.0.2.1:3128")
         };
         let plan = AddressPlan::usual(true);
-        assert!(with().open(&plan).unwrap_err().to_string().contains("cannot read"));
+        assert!(
+            with()
+                .open(&plan)
+                .unwrap_err()
+                .to_string()
+                .contains("cannot read")
+        );
         for wrong in ["hunter2", "hunter2:\u{1}", &"hunter2:".repeat(200)] {
             std::fs::write(&file, wrong).unwrap();
             let error = with().open(&plan).unwrap_err().to_string();
-            assert!(error.contains("credentials") && !error.contains("hunter2"), "{error}");
+            assert!(
+                error.contains("credentials") && !error.contains("hunter2"),
+                "{error}"
+            );
         }
         std::fs::write(&file, "user:hunter2\n").unwrap();
         let proxy = with().open(&plan).unwrap();
@@ -143,6 +166,10 @@ mod tests {
     #[test]
     fn name_of_the_proxy_is_resolved() {
         let addresses = addresses(&"http://localhost:3128".parse().unwrap()).unwrap();
-        assert!(addresses.iter().all(|address| address.ip().is_loopback() && address.port() == 3128));
+        assert!(
+            addresses
+                .iter()
+                .all(|address| address.ip().is_loopback() && address.port() == 3128)
+        );
     }
 }

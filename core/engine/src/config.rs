@@ -123,7 +123,8 @@ impl FromIterator<LinkService> for ServiceSet {
 impl Config {
     /// Returns true if DHCP and router advertisements contain the address of the DNS forwarder.
     pub(crate) fn announces_dns(&self) -> bool {
-        (!self.resolvers.is_empty() || self.has_proxy_names()) && !self.disabled.contains(LinkService::DnsOption)
+        (!self.resolvers.is_empty() || self.has_proxy_names())
+            && !self.disabled.contains(LinkService::DnsOption)
     }
 
     /// Returns the search domains that DHCP and router advertisements contain.

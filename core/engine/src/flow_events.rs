@@ -171,7 +171,9 @@ impl CloseReason {
     #[must_use]
     pub const fn failure(self) -> Option<Failure> {
         match self {
-            Self::ConnectFailed(failure) | Self::Failed(failure) | Self::ProxyFailed(failure) => Some(failure),
+            Self::ConnectFailed(failure) | Self::Failed(failure) | Self::ProxyFailed(failure) => {
+                Some(failure)
+            }
             _ => None,
         }
     }
@@ -386,7 +388,12 @@ impl Net {
     }
 
     fn report_grounds(&mut self, flow: FlowId, ends: FlowEnds, grounds: Grounds, now: Instant) {
-        for ground in grounds.rule.into_iter().chain(grounds.verdict).chain(grounds.proxy) {
+        for ground in grounds
+            .rule
+            .into_iter()
+            .chain(grounds.verdict)
+            .chain(grounds.proxy)
+        {
             self.report(Some(flow), ends, FlowEventKind::Decided { ground }, now);
         }
     }
@@ -446,13 +453,24 @@ mod tests {
     #[test]
     fn codes_of_reasons_are_decoded() {
         let failures = FAILURES.into_iter().chain([0, 1, 133].map(Failure::Other));
-        let failed =
-            failures.flat_map(|failure| {
-                [CloseReason::ConnectFailed(failure), CloseReason::ProxyFailed(failure), CloseReason::Failed(failure)]
-            });
-        let refused = [ProxyRefusal::Status(302), ProxyRefusal::Reply(5), ProxyRefusal::Closed];
+        let failed = failures.flat_map(|failure| {
+            [
+                CloseReason::ConnectFailed(failure),
+                CloseReason::ProxyFailed(failure),
+                CloseReason::Failed(failure),
+            ]
+        });
+        let refused = [
+            ProxyRefusal::Status(302),
+            ProxyRefusal::Reply(5),
+            ProxyRefusal::Closed,
+        ];
         let mut codes: Vec<u16> = Vec::new();
-        for reason in PLAIN.into_iter().chain(failed).chain(refused.map(CloseReason::ProxyRefused)) {
+        for reason in PLAIN
+            .into_iter()
+            .chain(failed)
+            .chain(refused.map(CloseReason::ProxyRefused))
+        {
             let code = reason.code();
             assert_ne!(code, 0, "{reason}");
             assert_eq!(CloseReason::of_code(code), Some(reason));
@@ -460,7 +478,10 @@ mod tests {
         }
         codes.sort_unstable();
         codes.dedup();
-        assert_eq!(codes.len(), PLAIN.len() + 3 * (FAILURES.len() + 3) + refused.len());
+        assert_eq!(
+            codes.len(),
+            PLAIN.len() + 3 * (FAILURES.len() + 3) + refused.len()
+        );
         for wrong in [0, 1, 0x0101, 0x0d00, 0xfe0b] {
             assert_eq!(CloseReason::of_code(wrong), None, "{wrong:#x}");
         }

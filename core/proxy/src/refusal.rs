@@ -160,7 +160,12 @@ mod tests {
 
     #[test]
     fn codes_of_refusals_are_decoded() {
-        let numbered = [Refusal::Status(100), Refusal::Status(999), Refusal::Reply(0), Refusal::Reply(255)];
+        let numbered = [
+            Refusal::Status(100),
+            Refusal::Status(999),
+            Refusal::Reply(0),
+            Refusal::Reply(255),
+        ];
         for refusal in PLAIN.into_iter().chain(numbered) {
             assert!(refusal.code() < 0x1000);
             assert_eq!(Refusal::of_code(refusal.code()), Some(refusal));

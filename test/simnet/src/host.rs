@@ -191,20 +191,36 @@ impl SimHost {
     pub fn serve(&mut self, port: u16, answer: ConnectResult, script: Script) {
         self.taken.remove(&port);
         let proxy = ProxyExchange::default();
-        self.remotes.insert(port, RemotePort { answer, script, proxy });
+        self.remotes.insert(
+            port,
+            RemotePort {
+                answer,
+                script,
+                proxy,
+            },
+        );
     }
 
     /// As [`Self::serve`], with a peer that is a proxy.
     pub fn serve_proxy(&mut self, port: u16, answer: ConnectResult, script: Script, proxy: ProxyExchange) {
         self.taken.remove(&port);
-        self.remotes.insert(port, RemotePort { answer, script, proxy });
+        self.remotes.insert(
+            port,
+            RemotePort {
+                answer,
+                script,
+                proxy,
+            },
+        );
     }
 
     /// Returns the requests that the proxy at the last connection to `port` has received, as far as they were sent.
     #[must_use]
     pub fn proxy_request(&self, port: u16) -> &[u8] {
         let mut conns = self.conns.iter().rev();
-        conns.find(|conn| conn.port() == port).map_or(&[], SimConnection::proxy_request)
+        conns
+            .find(|conn| conn.port() == port)
+            .map_or(&[], SimConnection::proxy_request)
     }
 
     /// Adds `own` to the addresses of the host's interfaces.

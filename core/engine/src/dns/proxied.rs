@@ -2,7 +2,7 @@
 
 use pontoon_names::HostName;
 
-use super::message::{Question, Query};
+use super::message::{Query, Question};
 use crate::Instant;
 use crate::ctx::Net;
 use crate::proxy;

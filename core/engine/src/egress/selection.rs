@@ -2,7 +2,9 @@
 
 use pontoon_names::HostName;
 
-use super::{Action, Destination, Egress, EgressEntry, EgressProtocol, EgressRule, Instant, Match, MatchTally, Target};
+use super::{
+    Action, Destination, Egress, EgressEntry, EgressProtocol, EgressRule, Instant, Match, MatchTally, Target,
+};
 
 /// Destinations that the text of an egress rule names. Those of a domain are the addresses that rules with the same domain
 /// have learned.
@@ -41,7 +43,10 @@ impl Egress {
     /// Returns the rules that match TCP connections to some port of the host `name`.
     pub(crate) fn rules_for_name(&self, name: &HostName) -> impl Iterator<Item = &EgressRule> {
         self.rules().filter(|rule| {
-            let is_for_tcp = rule.to.protocol.is_none_or(|protocol| protocol == EgressProtocol::Tcp);
+            let is_for_tcp = rule
+                .to
+                .protocol
+                .is_none_or(|protocol| protocol == EgressProtocol::Tcp);
             let is_for_name = match &rule.to.target {
                 Target::Any => true,
                 Target::Net(_) => false,

@@ -137,7 +137,13 @@ mod tests {
             }
         }
         assert_eq!(names.number(&name("a.example"), T0), Some(0));
-        for unknown in ["198.18.0.0", "198.18.0.3", "198.17.255.255", "fd70:6f6e:746f:7078::", "::1"] {
+        for unknown in [
+            "198.18.0.0",
+            "198.18.0.3",
+            "198.17.255.255",
+            "fd70:6f6e:746f:7078::",
+            "::1",
+        ] {
             assert_eq!(names.name(unknown.parse().unwrap(), T0), None, "{unknown}");
         }
     }
@@ -159,7 +165,10 @@ mod tests {
     fn full_table_refuses_new_names_until_one_was_not_used_for_an_hour() {
         let names = ProxyNames::default();
         for place in 0..MOST_NAMES {
-            let number = names.number(&name(&format!("n{place}.example")), T0 + Duration::from_secs(place.into()));
+            let number = names.number(
+                &name(&format!("n{place}.example")),
+                T0 + Duration::from_secs(place.into()),
+            );
             assert_eq!(number, Some(place));
         }
         let now = T0 + Duration::from_secs(MOST_NAMES.into());

@@ -78,11 +78,7 @@ pub(super) fn report_failed(
         return;
     }
     let announcement = net.report_opened(id, ends(key, false), target, grounds, now);
-    let end = (
-        reason,
-        Traffic::default(),
-        core::time::Duration::ZERO,
-    );
+    let end = (reason, Traffic::default(), core::time::Duration::ZERO);
     net.report_closed(id, ends(key, false), announcement, end, now);
 }
 

@@ -75,7 +75,10 @@ impl Negotiation {
             unsent: Vec::new(),
             is_established: false,
         };
-        (first.map_or(target, HostTarget::Proxy), Some(Box::new(negotiation)))
+        (
+            first.map_or(target, HostTarget::Proxy),
+            Some(Box::new(negotiation)),
+        )
     }
 
     /// Returns true if the proxy has an address to which no connect has led.
@@ -143,7 +146,8 @@ impl Negotiation {
 
     /// Sends the requests that are due, as far as the host socket accepts them.
     fn send<H: Host>(&mut self, socket: &mut H::Socket, host: &mut H) -> Result<(), Failure> {
-        self.unsent.extend(self.handshake.take_request().into_iter().flatten());
+        self.unsent
+            .extend(self.handshake.take_request().into_iter().flatten());
         while !self.unsent.is_empty() {
             match host.tcp_send(socket, &[VolatileSlice::from(&mut self.unsent[..])]) {
                 Ok(len) => drop(self.unsent.drain(..len)),

@@ -11,7 +11,8 @@ use vm_memory::VolatileSlice;
 
 use super::conn::{Phase, SimConnection};
 use super::{
-    CloseMode, ConnectResult, PendingEvent, ProxyExchange, RemotePort, ScheduledPeer, SimHost, SimSocket, SocketIndex,
+    CloseMode, ConnectResult, PendingEvent, ProxyExchange, RemotePort, ScheduledPeer, SimHost, SimSocket,
+    SocketIndex,
 };
 use crate::app::Script;
 

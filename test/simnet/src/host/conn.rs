@@ -436,7 +436,11 @@ impl SimConnection {
         let answer = self.proxy.answer.iter().skip(at as usize).take(len);
         let mut bytes: Vec<u8> = answer.copied().collect();
         let behind = (at + bytes.len() as u64).saturating_sub(self.proxy.answer.len() as u64);
-        bytes.extend(pattern::bytes(streams::down(self.port), behind, len - bytes.len()));
+        bytes.extend(pattern::bytes(
+            streams::down(self.port),
+            behind,
+            len - bytes.len(),
+        ));
         bytes
     }
 

@@ -64,7 +64,10 @@ fn proxied(proxy: Proxy, request: &[u8], answer: &[u8], script: Script) -> Given
 }
 
 fn both() -> [(Proxy, &'static [u8], &'static [u8]); 2] {
-    [(http(&[PROXY]), REQUEST, ANSWER), (socks(), SOCKS_REQUEST, SOCKS_ANSWER)]
+    [
+        (http(&[PROXY]), REQUEST, ANSWER),
+        (socks(), SOCKS_REQUEST, SOCKS_ANSWER),
+    ]
 }
 
 /// Sends the guest's SYN, and waits until the proxy has answered.
@@ -121,7 +124,10 @@ fn octets_behind_the_answer_belong_to_the_connection() {
                 write,
                 ..Script::sending(30)
             };
-            let script = Script { end: FinalAction::AfterSending, ..script };
+            let script = Script {
+                end: FinalAction::AfterSending,
+                ..script
+            };
             let mut given = proxied(proxy_like(&proxy), request, answer, script);
             open(&mut given);
             let mut bytes = Vec::new();
@@ -158,7 +164,11 @@ fn proxy_like(proxy: &Proxy) -> Proxy {
 #[test]
 fn refusal_of_the_proxy_resets_the_guest_and_is_reported() {
     let cases: [(Proxy, &[u8], &str); 8] = [
-        (http(&[PROXY]), b"HTTP/1.1 407 No\r\n\r\n", "the proxy requires credentials"),
+        (
+            http(&[PROXY]),
+            b"HTTP/1.1 407 No\r\n\r\n",
+            "the proxy requires credentials",
+        ),
         (
             http(&[PROXY]),
             b"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n",
@@ -169,9 +179,21 @@ fn refusal_of_the_proxy_resets_the_guest_and_is_reported() {
             b"HTTP/1.1 407 No\r\nProxy-Authenticate: NTLM\r\n\r\n",
             "the proxy requires NTLM authentication, which is not supported",
         ),
-        (http(&[PROXY]), b"SSH-2.0-x\r\n", "the answer of the proxy is not a response of HTTP/1.1"),
-        (socks(), b"HTTP/1.1 400 Bad", "the answer of the proxy is not an answer of SOCKS 5"),
-        (socks(), b"\x05\xff", "the proxy accepts none of the offered authentication methods"),
+        (
+            http(&[PROXY]),
+            b"SSH-2.0-x\r\n",
+            "the answer of the proxy is not a response of HTTP/1.1",
+        ),
+        (
+            socks(),
+            b"HTTP/1.1 400 Bad",
+            "the answer of the proxy is not an answer of SOCKS 5",
+        ),
+        (
+            socks(),
+            b"\x05\xff",
+            "the proxy accepts none of the offered authentication methods",
+        ),
         (
             socks(),
             b"\x05\x00\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00",
@@ -231,7 +253,16 @@ fn proxy_that_stalls_closes_or_resets_is_a_reset_to_the_guest() {
         );
 
         let end = FinalAction::Reset(2);
-        let reset = proxied(proxy, request, part, Script { end, write: SLOW, ..Script::SINK });
+        let reset = proxied(
+            proxy,
+            request,
+            part,
+            Script {
+                end,
+                write: SLOW,
+                ..Script::SINK
+            },
+        );
         let (mut given, events) = recorded(reset);
         given.up(syn());
         given.pass(millis(50));
@@ -340,17 +371,32 @@ fn guest_does_not_reach_the_proxy_itself() {
     }
     assert_eq!(given.host.calls(), 0);
     // Other ports of the host's loopback do not use the proxy.
-    is_answered(&mut given, &syn_between((GUEST_V4, 1).into(), (gateway, 82).into()));
+    is_answered(
+        &mut given,
+        &syn_between((GUEST_V4, 1).into(), (gateway, 82).into()),
+    );
 }
 
 #[test]
 fn only_the_destinations_of_the_rules_use_the_proxy() {
     let rule = |text: &str| [text.parse().unwrap()];
     let cases = [
-        (ProxyDestinations::new(&rule("203.0.113.7:80"), &[]), [true, false]),
-        (ProxyDestinations::new(&rule("203.0.113.7"), &rule("*:81")), [true, false]),
-        (ProxyDestinations::new(&[], &rule("203.0.113.0/24:81")), [true, false]),
-        (ProxyDestinations::new(&rule("198.51.100.0/24"), &[]), [false, false]),
+        (
+            ProxyDestinations::new(&rule("203.0.113.7:80"), &[]),
+            [true, false],
+        ),
+        (
+            ProxyDestinations::new(&rule("203.0.113.7"), &rule("*:81")),
+            [true, false],
+        ),
+        (
+            ProxyDestinations::new(&[], &rule("203.0.113.0/24:81")),
+            [true, false],
+        ),
+        (
+            ProxyDestinations::new(&rule("198.51.100.0/24"), &[]),
+            [false, false],
+        ),
     ];
     for (destinations, expected) in cases {
         for (port, uses) in [80, 81].into_iter().zip(expected) {
@@ -387,7 +433,8 @@ fn datagrams_and_echo_requests_to_proxied_destinations_are_refused() {
         given.pass(millis(5));
         given.take()
     };
-    let refused = |out: Vec<Packet>| matches!(&out[..], [Packet::Icmp(icmp)] if (icmp.kind, icmp.code) == (3, 13));
+    let refused =
+        |out: Vec<Packet>| matches!(&out[..], [Packet::Icmp(icmp)] if (icmp.kind, icmp.code) == (3, 13));
     assert!(refused(send(8)));
     // The same address at a port that does not use the proxy, and again.
     assert!(matches!(&send(9)[..], [Packet::Udp(_)]));

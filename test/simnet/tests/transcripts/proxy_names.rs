@@ -89,7 +89,11 @@ fn name_is_sent_to_the_proxy_without_a_resolver() {
         };
         let script = Script::sending(answer.len() as u64);
         given.host.serve_proxy(PORT, ConnectResult::Now, script, exchange);
-        let own: IpAddr = if kind == A { GUEST_V4.into() } else { GUEST_V6.into() };
+        let own: IpAddr = if kind == A {
+            GUEST_V4.into()
+        } else {
+            GUEST_V6.into()
+        };
         given.up(syn_between((own, 1).into(), (address, 443).into()));
         given.pass(millis(5));
         assert_eq!(given.host.proxy_request(PORT), request);
@@ -116,7 +120,13 @@ fn family_that_the_guest_cannot_reach_has_no_address() {
 #[test]
 fn names_of_the_host_and_excepted_names_are_not_resolved_by_the_proxy() {
     let mut given = resolving(&["*.internal.example", "192.0.2.0/24"]);
-    for name in ["localhost", "a.localhost", "127.0.0.1", "0x7f.1", "a.internal.example"] {
+    for name in [
+        "localhost",
+        "a.localhost",
+        "127.0.0.1",
+        "0x7f.1",
+        "a.internal.example",
+    ] {
         assert_eq!(ask(&mut given, name, A), (2, None), "{name}");
     }
     assert!(ask(&mut given, "internal.example", A).1.is_some());
@@ -125,14 +135,20 @@ fn names_of_the_host_and_excepted_names_are_not_resolved_by_the_proxy() {
 #[test]
 fn address_that_stands_for_no_name_is_refused() {
     let mut given = resolving(&[]);
-    is_refused(&mut given, &syn_between((GUEST_V4, 1).into(), ([198, 18, 0, 1], 80).into()));
+    is_refused(
+        &mut given,
+        &syn_between((GUEST_V4, 1).into(), ([198, 18, 0, 1], 80).into()),
+    );
     let (_, Some(address)) = ask(&mut given, "a.example", A) else {
         panic!("no address");
     };
     assert_eq!(address, IpAddr::from([198, 18, 0, 1]));
     given.pass(seconds(3601));
     given.take();
-    is_refused(&mut given, &syn_between((GUEST_V4, 1).into(), (address, 80).into()));
+    is_refused(
+        &mut given,
+        &syn_between((GUEST_V4, 1).into(), (address, 80).into()),
+    );
     assert_eq!(given.host.calls(), 0);
 }
 

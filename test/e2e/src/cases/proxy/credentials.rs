@@ -46,13 +46,19 @@ fn credentials(context: &Context) -> Result<()> {
     let curl = format!("curl -sS --max-time 10 -o /dev/null -w '%{{http_code}}\\n' {url} || true");
     for (options, why) in [
         (vec![], "the proxy requires credentials"),
-        (vec!["--proxy-credentials", "/mnt/wrong"], "the proxy did not accept the credentials"),
+        (
+            vec!["--proxy-credentials", "/mnt/wrong"],
+            "the proxy did not accept the credentials",
+        ),
     ] {
         let run = network.run().options(proxy.option(Family::V4)).options(options);
         let text = run.options(["--audit", "/mnt/refused"]).shell(&curl).text()?;
         expect(&text, "000")?;
         let audit = std::fs::read_to_string("/mnt/refused")?;
-        ensure!(audit.contains("\"reason\":\"proxy-refused\"") && audit.contains(why), "{audit}");
+        ensure!(
+            audit.contains("\"reason\":\"proxy-refused\"") && audit.contains(why),
+            "{audit}"
+        );
     }
     let options = [
         "--proxy-credentials",
@@ -68,7 +74,8 @@ fn credentials(context: &Context) -> Result<()> {
     let mut guest = run.talk_to(&talk).shell(OBEDIENT).spawn()?.listening()?;
     expect(&guest.ask(&curl)?, "200")?;
     // The guest itself: process 1 is a fork of the supervisor.
-    let inside = "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c [h]orse; true";
+    let inside =
+        "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c [h]orse; true";
     expect(&guest.ask(inside)?, "0")?;
     // Each process but squid and its helper, which has the file's name only.
     for process in process::running() {
@@ -77,6 +84,14 @@ fn credentials(context: &Context) -> Result<()> {
             has_no_secret(&path, &std::fs::read(&path).unwrap_or_default())?;
         }
     }
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", context.program.supervisor()?.id()))?;
+    let core = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max core file size"));
+    ensure!(
+        core.is_some_and(|line| line.split_whitespace().take(2).eq(["1", "1"])),
+        "{limits}"
+    );
     guest.finish_by_end_of_input()?;
     for file in ["/mnt/audit", "/mnt/capture", "/mnt/talk", "/mnt/refused"] {
         let content = std::fs::read(file)?;
@@ -88,7 +103,9 @@ fn credentials(context: &Context) -> Result<()> {
 
 fn has_no_secret(file: &str, content: &[u8]) -> Result<()> {
     for secret in [PASSWORD, BASE64] {
-        let found = content.windows(secret.len()).any(|window| window == secret.as_bytes());
+        let found = content
+            .windows(secret.len())
+            .any(|window| window == secret.as_bytes());
         ensure!(!found, "{file} contains the credentials");
     }
     Ok(())
@@ -101,7 +118,11 @@ fn in_url(context: &Context) -> Result<()> {
         format!("http://user:{PASSWORD}@127.0.0.1:3128"),
         format!("socks5h://user:{PASSWORD}@127.0.0.1:1080"),
     ] {
-        let output = network.run().options(["--proxy", &url]).command(["true"]).output()?;
+        let output = network
+            .run()
+            .options(["--proxy", &url])
+            .command(["true"])
+            .output()?;
         let text = [output.stdout, output.stderr].concat();
         ensure!(output.status.code() == Some(2), "{}", output.status);
         has_no_secret("standard error", &text)?;

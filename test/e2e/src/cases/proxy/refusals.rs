@@ -40,7 +40,12 @@ const CASES: [(Behaviour, &str, &str, &str); 7] = [
         "proxy-refused",
         "the answer of the proxy is not a response of HTTP/1.1",
     ),
-    (Behaviour::Answer(b"HTTP/1.1 200 "), "http", "proxy-failed", "timed out"),
+    (
+        Behaviour::Answer(b"HTTP/1.1 200 "),
+        "http",
+        "proxy-failed",
+        "timed out",
+    ),
     (
         Behaviour::Close,
         "http",
@@ -94,15 +99,34 @@ fn refusals(context: &Context) -> Result<()> {
     for (behaviour, scheme, reason, error) in CASES {
         let proxy = start(behaviour)?;
         let url = format!("{scheme}://{proxy}");
-        let options = ["--proxy", &url, "--audit", "/mnt/audit", "--connect-timeout", "1s"];
-        let mut guest = network.run().options(options).shell(OBEDIENT).spawn()?.listening()?;
+        let options = [
+            "--proxy",
+            &url,
+            "--audit",
+            "/mnt/audit",
+            "--connect-timeout",
+            "1s",
+        ];
+        let mut guest = network
+            .run()
+            .options(options)
+            .shell(OBEDIENT)
+            .spawn()?
+            .listening()?;
         let engine = context.program.engine()?;
         let before = engine.descriptors()?;
         let took = std::time::Instant::now();
-        let line = format!("curl -sS --max-time 10 http://{}/ 2>/dev/null; echo $?", server.ip());
+        let line = format!(
+            "curl -sS --max-time 10 http://{}/ 2>/dev/null; echo $?",
+            server.ip()
+        );
         // CURLE_COULDNT_CONNECT: the guest's connect was refused.
         expect(&guest.ask(&line)?, "7")?;
-        ensure!(took.elapsed() < Duration::from_secs(5), "{error}: after {:?}", took.elapsed());
+        ensure!(
+            took.elapsed() < Duration::from_secs(5),
+            "{error}: after {:?}",
+            took.elapsed()
+        );
         process::wait_until("no descriptor is left", Duration::from_secs(5), || {
             Ok(engine.descriptors()? == before)
         })?;
@@ -115,7 +139,10 @@ fn refusals(context: &Context) -> Result<()> {
         ensure!(closed.all(is_right), "{error}: {audit}");
         ensure!(records.iter().any(|record| record["type"] == "closed"), "{audit}");
         let opened = records.iter().find(|record| record["type"] == "opened");
-        ensure!(opened.is_some_and(|it| it["target"] == proxy.to_string()), "{audit}");
+        ensure!(
+            opened.is_some_and(|it| it["target"] == proxy.to_string()),
+            "{audit}"
+        );
         std::fs::remove_file("/mnt/audit")?;
     }
     Ok(())
@@ -145,6 +172,8 @@ fn slowly(context: &Context) -> Result<()> {
     let url = format!("http://{proxy}");
     let to = network.server_address(Family::V4).to_string();
     let run = network.run().options(["--proxy", &url]);
-    let text = run.command(["python3", "-c", super::FIRST_LINE, &to, "22"]).text()?;
+    let text = run
+        .command(["python3", "-c", super::FIRST_LINE, &to, "22"])
+        .text()?;
     expect(&text, "first octets")
 }
