@@ -216,7 +216,7 @@ impl<S> Tcp<S> {
     fn connect_failed<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
-        failure: Failure,
+        mut failure: Failure,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let id = self.id(index, ctx.net);
@@ -233,7 +233,7 @@ impl<S> Tcp<S> {
                         Connect::Pending => {}
                     };
                 }
-                Err(_) => {}
+                Err(last) => failure = last,
             }
         }
         let reason = self.connections.at(index).open_failed(failure);

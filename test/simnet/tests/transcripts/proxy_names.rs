@@ -18,7 +18,7 @@ const HTTPS: u16 = 65;
 
 /// Returns an engine whose proxy resolves all names but those of `direct`, and whose resolver answers nothing.
 fn resolving(direct: &[&str]) -> Given {
-    let direct: Vec<_> = direct.iter().map(|text| text.parse().unwrap()).collect();
+    let direct: Vec<_> = direct.iter().map(|text| text.parse().expect("a rule")).collect();
     let proxy = Proxy {
         destinations: ProxyDestinations::new(&[], &direct),
         names: Some(ProxyNames::default()),
@@ -34,7 +34,7 @@ fn resolving(direct: &[&str]) -> Given {
 fn query(name: &str, kind: u16) -> Vec<u8> {
     let mut message = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.') {
-        message.push(u8::try_from(label.len()).unwrap());
+        message.push(u8::try_from(label.len()).expect("a label"));
         message.extend(label.as_bytes());
     }
     message.push(0);
@@ -46,7 +46,8 @@ fn query(name: &str, kind: u16) -> Vec<u8> {
 /// Sends a query, and returns the response code and the address of the response.
 #[track_caller]
 fn ask(given: &mut Given, name: &str, kind: u16) -> (u8, Option<IpAddr>) {
-    let dns = config(1500).plan.v4.unwrap().dns.unwrap();
+    let plan = config(1500).plan.v4;
+    let dns = plan.and_then(|v4| v4.dns).expect("an address of the forwarder");
     let sent = query(name, kind);
     given.packet_up(&Packet::Udp(Datagram {
         from: GUEST,
@@ -64,7 +65,7 @@ fn ask(given: &mut Given, name: &str, kind: u16) -> (u8, Option<IpAddr>) {
         [] => None,
         [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, a, b, c, d] => Some([*a, *b, *c, *d].into()),
         [0xc0, 12, 0, 28, 0, 1, 0, 0, 0, 60, 0, 16, v6 @ ..] => {
-            Some(IpAddr::from(<[u8; 16]>::try_from(v6).unwrap()))
+            Some(IpAddr::from(<[u8; 16]>::try_from(v6).expect("16 bytes")))
         }
         other => panic!("{other:02x?}"),
     };
