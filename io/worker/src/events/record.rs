@@ -53,8 +53,8 @@ const HOST_ADDRESS: u16 = 7;
 const LIMIT: u16 = 8;
 const DECIDER: u16 = 9;
 const REDIRECT: u16 = 10;
-const PROXY: u16 = 11;
-const TO_PROXY: u16 = 12;
+const PROXY: u16 = 12;
+const TO_PROXY: u16 = 13;
 const REFUSED_HOST: u8 = 1;
 
 /// The part of a record that depends on the kind of event.

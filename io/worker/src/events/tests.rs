@@ -196,6 +196,7 @@ fn every_kind_of_event_is_read_as_it_was_written() {
         DecisionGround::Rule(999),
         DecisionGround::Unlisted,
         DecisionGround::Resolver,
+        DecisionGround::Proxy,
     ];
     let opened = targets.map(|target| FlowEventKind::Opened { target });
     let peers = targets.map(|target| FlowEventKind::Peer { target });
@@ -208,6 +209,7 @@ fn every_kind_of_event_is_read_as_it_was_written() {
         RefusalReason::Policy(Refusal::Unassigned),
         RefusalReason::Policy(Refusal::HostLoopback),
         RefusalReason::Policy(Refusal::HostAddress),
+        RefusalReason::Policy(Refusal::Proxy),
     ];
     let refused = reasons.into_iter().chain(grounds.map(RefusalReason::Egress));
     let refused = refused.map(|reason| FlowEventKind::Refused { reason });
