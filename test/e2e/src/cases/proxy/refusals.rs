@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -61,6 +61,9 @@ const CASES: [(Behaviour, &str, &str, &str); 7] = [
     (Behaviour::Answer(b""), "socks5", "proxy-failed", "timed out"),
 ];
 
+/// Number of further connections that each proxy refuses.
+const MANY: usize = 12;
+
 /// The actions of a server when a client has sent its first request.
 #[derive(Clone, Copy)]
 enum Behaviour {
@@ -113,9 +116,7 @@ fn refusals(context: &Context) -> Result<()> {
             .shell(OBEDIENT)
             .spawn()?
             .listening()?;
-        let engine = context.program.engine()?;
-        let before = engine.descriptors()?;
-        let took = std::time::Instant::now();
+        let took = Instant::now();
         let line = format!(
             "curl -sS --max-time 10 http://{}/ 2>/dev/null; echo $?",
             server.ip()
@@ -127,8 +128,17 @@ fn refusals(context: &Context) -> Result<()> {
             "{error}: after {:?}",
             took.elapsed()
         );
+        // Each worker keeps a socket for its next connection, so a few more descriptors than after the first one are none that
+        // are left.
+        let engine = context.program.engine()?;
+        let before = engine.descriptors()?;
+        let line = format!(
+            "for i in $(seq {MANY}); do curl -sS --max-time 10 http://{}/ 2>/dev/null & done; wait; echo done",
+            server.ip()
+        );
+        expect(&guest.ask(&line)?, "done")?;
         process::wait_until("no descriptor is left", Duration::from_secs(5), || {
-            Ok(engine.descriptors()? == before)
+            Ok(engine.descriptors()? < before + MANY / 2)
         })?;
         guest.finish_by_end_of_input()?;
         let audit = std::fs::read_to_string("/mnt/audit")?;
