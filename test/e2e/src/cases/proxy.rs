@@ -82,9 +82,9 @@ impl RunningProxy {
             &file,
             format!("{}{further}{}", kind.configuration(), kind.rules(further)),
         )?;
-        // Neither program runs as root, and neither can become another user in the user namespace of a case. The proxy may
-        // know names that the host does not.
-        let line = "[ ! -e /mnt/hosts ] || mount --bind /mnt/hosts /etc/hosts; \
+        // Neither program runs as root, and neither can become another user in the user namespace of a case. squid shares
+        // memory by names, which cases must not share. The proxy may know names that the host does not.
+        let line = "mount -t tmpfs tmpfs -o mode=1777 /dev/shm; [ ! -e /mnt/hosts ] || mount --bind /mnt/hosts /etc/hosts; \
                     exec unshare --user --map-user=1000 --map-group=1000 -- \"$@\"";
         let mut command = Command::new("unshare");
         command.args(["--mount", "--", "sh", "-c", line, "sh"]);
