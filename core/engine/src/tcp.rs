@@ -49,6 +49,7 @@ use self::accept::AcceptedClient;
 use self::connection::{Connection, ConnectionKey, TcpState};
 use self::half_closed::HalfClosed;
 use self::handshake::HandshakeRetry;
+use self::negotiation::Negotiation;
 use self::open::OpeningSegment;
 use self::segment::Verdict;
 use self::table::ConnectionTable;
@@ -113,6 +114,8 @@ pub struct Tcp<S> {
     stalled: VecDeque<FlowId>,
     /// Slot at which the search for idle connections to probe continues.
     next_look: u32,
+    /// Handshakes with the upstream proxy of connections that are not answered yet, by their slots.
+    negotiations: BTreeMap<u32, Negotiation>,
     /// Clients of published ports whose decision is pending.
     undecided: BTreeMap<DecisionToken, AcceptedClient<S>>,
     /// The last of them that was accepted in excess of a limit, because a flow will be evicted for it; it may have been decided.
@@ -154,6 +157,7 @@ impl<S> Tcp<S> {
             half_closed: HalfClosed::default(),
             stalled: VecDeque::new(),
             next_look: 0,
+            negotiations: BTreeMap::new(),
             undecided: BTreeMap::new(),
             undecided_in_excess: None,
         }
@@ -313,7 +317,7 @@ impl<S> Tcp<S> {
         match connection.state {
             TcpState::Connecting { give_up } | TcpState::Negotiating { give_up } => {
                 if give_up.is_some_and(|at| ctx.now >= at) {
-                    let reason = connection.open_failed(Failure::TimedOut);
+                    let reason = self.open_failed(flow.index, Failure::TimedOut);
                     return self.refuse(flow.index, reason, ctx);
                 }
             }
@@ -492,6 +496,7 @@ impl<S> Tcp<S> {
         connection.release(ctx.net);
         ctx.net.timers.disarm(&mut connection.timer);
         connection.up.queries = None;
+        self.negotiations.remove(&index);
         connection.park(id, ctx.net);
         self.strike_dns(index);
     }
@@ -566,6 +571,7 @@ impl<S> Tcp<S> {
             self.strike_dns(index);
         }
         self.table.remove(&connection.key, index);
+        self.negotiations.remove(&index);
         ctx.net.timers.disarm(&mut connection.timer);
         connection.release(ctx.net);
         if let Some(socket) = connection.socket.take() {

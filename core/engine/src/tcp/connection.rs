@@ -4,7 +4,6 @@ use core::net::SocketAddr;
 
 use arrayvec::ArrayVec;
 
-use super::negotiation::Negotiation;
 use super::recovery::LossRecovery;
 use super::reorder::Reorder;
 use super::rtt::Rtt;
@@ -215,8 +214,6 @@ pub(super) struct Connection<S> {
     pub(super) listener: Option<u32>,
     /// True if the decider has redirected the connection of the guest, or it uses the upstream proxy.
     pub(super) redirected: bool,
-    /// Handshake with the upstream proxy, until it has succeeded.
-    pub(super) negotiation: Option<Box<Negotiation>>,
     /// Time of the connection's first segment.
     pub(super) opened: Instant,
     /// Measurement of the host socket's receive queue, by which a stalled connection is detected.
@@ -249,7 +246,6 @@ impl<S> Connection<S> {
             is_kept: false,
             listener: None,
             redirected: false,
-            negotiation: None,
             opened: now,
             held: ReceiveQueueWatch::default(),
             meter: ByteMeter::default(),

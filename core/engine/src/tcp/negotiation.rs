@@ -10,7 +10,7 @@ use pontoon_proxy::{Handshake, Progress, Refusal};
 use vm_memory::VolatileSlice;
 
 use super::Tcp;
-use super::connection::{Connection, ConnectionKey};
+use super::connection::ConnectionKey;
 use super::decided::HostTarget;
 use super::open::is_to_forwarder;
 use crate::ctx::{Ctx, Net};
@@ -57,7 +57,7 @@ impl Negotiation {
         target: HostTarget,
         now: Instant,
         net: &Net,
-    ) -> (HostTarget, Option<Box<Self>>) {
+    ) -> (HostTarget, Option<Self>) {
         let proxied = match target {
             HostTarget::Destination(to) if !is_to_forwarder(key, net) => {
                 net.policy.proxied(key.remote, to, now)
@@ -159,17 +159,15 @@ impl Negotiation {
     }
 }
 
-impl<S> Connection<S> {
+impl<S> Tcp<S> {
     /// Returns the reason for a connection whose host socket has failed before the guest's SYN was answered.
-    pub(super) const fn open_failed(&self, failure: Failure) -> CloseReason {
-        match self.negotiation {
-            Some(_) => CloseReason::ProxyFailed(failure),
-            None => CloseReason::ConnectFailed(failure),
+    pub(super) fn open_failed(&self, index: u32, failure: Failure) -> CloseReason {
+        match self.negotiations.contains_key(&index) {
+            true => CloseReason::ProxyFailed(failure),
+            false => CloseReason::ConnectFailed(failure),
         }
     }
-}
 
-impl<S> Tcp<S> {
     /// Continues the handshake with the proxy, and answers the guest's SYN at its end.
     pub(super) fn negotiate<H: Host<Socket = S>, T: Transmit>(
         &mut self,
@@ -179,14 +177,15 @@ impl<S> Tcp<S> {
         let id = self.id(index, ctx.net);
         ctx.net.current_flow = Some(id);
         let connection = self.connections.at_mut(index);
-        let (Some(socket), Some(negotiation)) = (&mut connection.socket, &mut connection.negotiation) else {
+        let negotiation = self.negotiations.get_mut(&index);
+        let (Some(socket), Some(negotiation)) = (&mut connection.socket, negotiation) else {
             return;
         };
         match negotiation.proceed(socket, ctx.host, connection.pending.error) {
             Ok(Negotiated::NotYet) => self.flush(index, &[], ctx),
             Ok(Negotiated::Yes) => {
                 ctx.net.counters.proxy_opened += 1;
-                connection.negotiation = None;
+                self.negotiations.remove(&index);
                 // Octets behind the answer may be in the receive queue, and no further event reports them.
                 connection.pending.readable = true;
                 self.answer_syn(index, ctx);

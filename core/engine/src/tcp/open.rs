@@ -67,7 +67,7 @@ impl<S> Tcp<S> {
             ctx.net.release(&key.into());
             return refuse_by_limit(&syn, ctx);
         }
-        let (target, negotiation) = Negotiation::begin(&key, target, ctx.now, ctx.net);
+        let (target, mut negotiation) = Negotiation::begin(&key, target, ctx.now, ctx.net);
         let timeout = ctx.net.config.connect_timeout;
         let timeout = timeout.or(negotiation.as_ref().map(|_| NEGOTIATION_TIMEOUT));
         let give_up = timeout.map(|after| ctx.now + after);
@@ -83,15 +83,17 @@ impl<S> Tcp<S> {
         let proxy = negotiation.as_ref().map(|_| DecisionGround::Proxy);
         let grounds = Grounds { rule, verdict, proxy };
         let reported = (events::target(&key, target, ctx.net), grounds);
-        connection.negotiation = negotiation;
-        let opened = match &mut connection.negotiation {
+        let opened = match &mut negotiation {
             Some(negotiation) => negotiation.connect(id, ctx.host),
             None => target.open(id, ctx.host),
         };
         match opened {
             Err(failure) => {
                 ctx.net.release(&key.into());
-                let reason = connection.open_failed(failure);
+                let reason = match negotiation {
+                    Some(_) => CloseReason::ProxyFailed(failure),
+                    None => CloseReason::ConnectFailed(failure),
+                };
                 events::report_failed(id, &key, reported, reason, (ctx.net, ctx.now));
                 self.report_failure(&key, segment.seq, reason, ctx);
             }
@@ -104,6 +106,7 @@ impl<S> Tcp<S> {
                 }
                 connection.socket = Some(socket);
                 self.add(connection, reported, ctx);
+                self.negotiations.extend(negotiation.map(|it| (index, it)));
                 if is_dns {
                     self.list_dns(id);
                 }
@@ -152,8 +155,8 @@ impl<S> Tcp<S> {
     /// Continues after the connect has succeeded: with the handshake with the proxy, or with the guest's SYN.
     fn established<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let connection = self.connections.at_mut(index);
-        match (&connection.negotiation, connection.state) {
-            (Some(_), TcpState::Connecting { give_up }) => {
+        match connection.state {
+            TcpState::Connecting { give_up } if self.negotiations.contains_key(&index) => {
                 connection.state = TcpState::Negotiating { give_up };
                 self.negotiate(index, ctx);
             }
@@ -221,7 +224,8 @@ impl<S> Tcp<S> {
     ) {
         let id = self.id(index, ctx.net);
         let connection = self.connections.at_mut(index);
-        if let Some(negotiation) = connection.negotiation.as_mut().filter(|it| it.has_next()) {
+        let negotiation = self.negotiations.get_mut(&index);
+        if let Some(negotiation) = negotiation.filter(|it| it.has_next()) {
             if let Some(socket) = connection.socket.take() {
                 ctx.host.close(socket);
             }
@@ -236,7 +240,7 @@ impl<S> Tcp<S> {
                 Err(last) => failure = last,
             }
         }
-        let reason = self.connections.at(index).open_failed(failure);
+        let reason = self.open_failed(index, failure);
         self.refuse(index, reason, ctx);
     }
 
