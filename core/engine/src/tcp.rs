@@ -22,6 +22,7 @@ mod idle;
 mod lost;
 mod open;
 pub(crate) mod path_mtu;
+mod proof;
 mod recovery;
 mod reorder;
 mod rtt;
@@ -53,6 +54,7 @@ use self::segment::Verdict;
 use self::table::ConnectionTable;
 use crate::ctx::{Completion, Ctx, Eviction, Net, Routed};
 use crate::decider::DecisionToken;
+use crate::egress::Unproven;
 use crate::flow_events::{CloseReason, Grounds};
 use crate::slab::Slab;
 use crate::table::Secret;
@@ -84,10 +86,12 @@ impl Burst<'_> {
 }
 
 /// The reason why a connection has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Ended {
     /// Both directions of the connection are closed.
     Closed,
+    /// The guest's data does not prove the domain of a rule that would permit the connection.
+    Unproven(Box<Unproven>),
     /// The host connection has failed, or the guest does not respond any more.
     Failed(Failure),
 }
@@ -284,9 +288,9 @@ impl<S> Tcp<S> {
         if let TcpState::Connecting { .. } = connection.state {
             return self.connected(flow.index, ctx);
         }
-        // Behind the end of the stream, a peek returns no error.
+        // Behind the end of the stream, a peek returns no error; before the proof of a name, there is no peek.
         if ready.error
-            && connection.down.eof
+            && (connection.down.eof || connection.is_unproven())
             && let Some(failure) = connection
                 .socket
                 .as_mut()
@@ -334,6 +338,10 @@ impl<S> Tcp<S> {
                     ctx.net.counters.dns_streams_closed += 1;
                     connection.ends_by(CloseReason::Timeout);
                     return self.close(flow, ctx);
+                }
+                if connection.proof_deadline().is_some_and(|at| ctx.now >= at) {
+                    let why = Ended::Unproven(Box::new(Unproven::TimedOut));
+                    return self.end(flow.index, why, ctx);
                 }
                 let served = match connection.down.recovery.retry {
                     Some(_) => connection.retry(flow, ctx),
@@ -453,6 +461,13 @@ impl<S> Tcp<S> {
                     }
                     return;
                 }
+            }
+            Ended::Unproven(why) => {
+                if let Some(socket) = socket {
+                    ctx.host.abort(socket);
+                }
+                connection.refuse_unproven(id, &why, ctx);
+                return self.reset(index, ctx);
             }
             Ended::Failed(failure) => {
                 ctx.net.counters.tcp_reset_by_host += 1;

@@ -65,6 +65,8 @@ impl Default for HostPlan {
 struct RemotePort {
     answer: ConnectResult,
     script: Script,
+    /// True if the peer records the bytes that it receives, which are not compared with a pattern.
+    records: bool,
 }
 
 /// The result of a connect, and its time.
@@ -179,7 +181,30 @@ impl SimHost {
     /// reaches that peer; another call of this function permits one more.
     pub fn serve(&mut self, port: u16, answer: ConnectResult, script: Script) {
         self.taken.remove(&port);
-        self.remotes.insert(port, RemotePort { answer, script });
+        let remote = RemotePort {
+            answer,
+            script,
+            records: false,
+        };
+        self.remotes.insert(port, remote);
+    }
+
+    /// Sets the result of connects as [`Self::serve`]. The peer receives any bytes, and records them.
+    pub fn serve_recording(&mut self, port: u16, answer: ConnectResult, script: Script) {
+        self.serve(port, answer, script);
+        if let Some(remote) = self.remotes.get_mut(&port) {
+            remote.records = true;
+        }
+    }
+
+    /// Returns the bytes that each recording peer has received.
+    pub fn recorded(&self) -> impl Iterator<Item = &[u8]> {
+        self.conns.iter().filter_map(SimConnection::recorded)
+    }
+
+    /// Sets the DNS response to the next query. It gets the id of the query.
+    pub fn answer_query(&mut self, response: Vec<u8>) {
+        self.datagrams.answer_query(response);
     }
 
     /// Adds `own` to the addresses of the host's interfaces.

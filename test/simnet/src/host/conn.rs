@@ -40,6 +40,8 @@ pub(super) struct SimConnection {
     pub(super) peer: SocketAddr,
     pub(super) phase: Phase,
     script: Script,
+    /// Bytes that the peer has received, if it records them.
+    record: Option<Vec<u8>>,
     app: Option<SimApp>,
     rng: Rng,
     /// True if the engine has not closed the socket.
@@ -124,6 +126,7 @@ impl SimConnection {
             peer,
             phase,
             script,
+            record: None,
             app: None,
             rng,
             held: false,
@@ -145,6 +148,11 @@ impl SimConnection {
             hung_up: false,
             tick_at: None,
         }
+    }
+
+    /// Returns the bytes that the peer has received, if it records them.
+    pub(super) fn recorded(&self) -> Option<&[u8]> {
+        self.record.as_deref()
     }
 
     /// Returns the number of bytes in the receive queue.
@@ -179,6 +187,7 @@ impl SimConnection {
         let mut conn = Self::new(plan, to.port(), to, phase, remote.script, rng);
         conn.flow = Some(flow);
         conn.held = true;
+        conn.record = remote.records.then(Vec::new);
         if phase == Phase::Open {
             conn.start(now);
         }
@@ -485,7 +494,9 @@ impl SimConnection {
         for part in parts {
             let mut bytes = vec![0; part.len().min(left)];
             part.copy_to(&mut bytes);
-            if let Some(at) = pattern::mismatch(streams::up(self.port), self.up_tail, &bytes) {
+            if let Some(record) = &mut self.record {
+                record.extend_from_slice(&bytes);
+            } else if let Some(at) = pattern::mismatch(streams::up(self.port), self.up_tail, &bytes) {
                 wrong.push(format!("port {}: byte {at} towards the host is wrong", self.port));
             }
             self.up_tail += bytes.len() as u64;
