@@ -383,27 +383,33 @@ impl Egress {
         now: Instant,
     ) -> Decision {
         let refused = Decision::Refused(ground.into());
-        let (tally, why) = match ground {
-            RefusalGround::Rule(place) => {
-                let entry = &mut self.entries[place];
-                (&mut entry.tally, &entry.rule as &dyn fmt::Display)
-            }
-            RefusalGround::Unlisted => (&mut self.unlisted, &UNLISTED as &dyn fmt::Display),
-            RefusalGround::Resolver => (&mut self.resolvers, &RESOLVER as &dyn fmt::Display),
-            RefusalGround::TlsOnly(place) => {
+        let tally = match ground {
+            RefusalGround::Rule(place) => &mut self.entries[place].tally,
+            RefusalGround::Unlisted => &mut self.unlisted,
+            RefusalGround::Resolver => &mut self.resolvers,
+            RefusalGround::TlsOnly(_) => {
                 self.unlisted.hits += 1;
-                (&mut self.unproven, &self.entries[place].rule as &dyn fmt::Display)
+                &mut self.unproven
             }
         };
         self.matches += 1;
-        if let Some(times) = tally.report(now) {
-            let to = match port {
-                Some(port) => SocketAddr::new(written, port).to_string(),
-                None => written.to_string(),
-            };
-            self.notices
-                .push(RefusalNotice(format!("refused {protocol} to {to}: {why}{times}")));
-        }
+        let Some(times) = tally.report(now) else {
+            return refused;
+        };
+        let why = match ground {
+            RefusalGround::Rule(place) => self.entries[place].rule.to_string(),
+            RefusalGround::Unlisted => UNLISTED.to_owned(),
+            RefusalGround::Resolver => RESOLVER.to_owned(),
+            RefusalGround::TlsOnly(place) => {
+                format!("{} permits TLS over TCP only", self.entries[place].rule)
+            }
+        };
+        let to = match port {
+            Some(port) => SocketAddr::new(written, port).to_string(),
+            None => written.to_string(),
+        };
+        self.notices
+            .push(RefusalNotice(format!("refused {protocol} to {to}: {why}{times}")));
         refused
     }
 }

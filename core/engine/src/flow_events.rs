@@ -125,7 +125,7 @@ pub enum FlowEventKind {
 pub struct NamePart {
     /// True for the first part of a name.
     pub is_first: bool,
-    octets: [u8; NamePart::LEN],
+    octets: [u8; Self::LEN],
     len: u8,
 }
 

@@ -192,7 +192,8 @@ impl Policy {
     ) -> Result<Permitted, Refused> {
         let remote = self.translate(protocol, SocketAddr::new(written, port))?;
         let named = (protocol != EgressProtocol::Icmp).then_some(port);
-        let decision = self.with_destination(protocol, written, named, |to| self.egress.decide_again(to, now));
+        let decision =
+            self.with_destination(protocol, written, named, |to| self.egress.decide_again(to, now));
         permission(decision, remote)
     }
 

@@ -339,11 +339,8 @@ impl<S> Tcp<S> {
                     connection.ends_by(CloseReason::Timeout);
                     return self.close(flow, ctx);
                 }
-                if connection.proof_deadline().is_some_and(|at| ctx.now >= at) {
-                    let why = Ended::Unproven(Box::new(Unproven::TimedOut));
-                    return self.end(flow.index, why, ctx);
-                }
                 let served = match connection.down.recovery.retry {
+                    _ if connection.is_proof_late(ctx.now) => Err(Unproven::TimedOut.into()),
                     Some(_) => connection.retry(flow, ctx),
                     None => self.handle_idle(flow, ctx),
                 };
@@ -463,10 +460,7 @@ impl<S> Tcp<S> {
                 }
             }
             Ended::Unproven(why) => {
-                if let Some(socket) = socket {
-                    ctx.host.abort(socket);
-                }
-                connection.refuse_unproven(id, &why, ctx);
+                connection.refuse_unproven(id, socket, &why, ctx);
                 return self.reset(index, ctx);
             }
             Ended::Failed(failure) => {

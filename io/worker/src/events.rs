@@ -312,9 +312,9 @@ impl FlowEvents for EventWriter {
             | FlowEventKind::Decided { .. }
             | FlowEventKind::Proof { .. } => self.reserved,
             FlowEventKind::Opened { .. } => self.reserved + 1,
-            FlowEventKind::Peer { .. }
-            | FlowEventKind::Refused { .. }
-            | FlowEventKind::ServerName { .. } => self.reserved + KEPT_FOR_FLOWS,
+            FlowEventKind::Peer { .. } | FlowEventKind::Refused { .. } | FlowEventKind::ServerName { .. } => {
+                self.reserved + KEPT_FOR_FLOWS
+            }
         };
         if is_off {
             return Reported::Unused;

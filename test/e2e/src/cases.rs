@@ -42,6 +42,7 @@ mod soak;
 mod solo5;
 mod tcp;
 mod testpmd;
+mod tls;
 mod transfer;
 mod udp;
 mod vhost_net;
@@ -104,6 +105,7 @@ pub(crate) fn all() -> Vec<Case> {
         soak::cases,
         tcp::cases,
         testpmd::cases,
+        tls::cases,
         transfer::cases,
         udp::cases,
         vhost_net::cases,
@@ -147,7 +149,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(shared);
     // What decides about flows and records them, once more with two workers.
     let in_run = |case: &Case| !case.name.contains(".vm.");
-    let two = [decider::cases, events::cases]
+    let two = [decider::cases, events::cases, tls::cases]
         .iter()
         .flat_map(|cases| cases())
         .filter(in_run)

@@ -181,8 +181,9 @@ impl Egress {
         if let Some(times) = self.unproven.report(now) {
             let target = SocketAddr::new(to.written, to.port.unwrap_or(0));
             let rule = candidate.map_or_else(String::new, |place| format!("{}: ", self.entries[place].rule));
-            self.notices
-                .push(RefusalNotice(format!("refused tcp to {target}: {rule}{why}{times}")));
+            self.notices.push(RefusalNotice(format!(
+                "refused tcp to {target}: {rule}{why}{times}"
+            )));
         }
         candidate.map(DecisionGround::of_rule)
     }
@@ -202,7 +203,9 @@ impl Egress {
 
     /// Returns the index of the first rule that may permit a connection to `to` by a proof.
     pub(super) fn first_candidate(&self, to: &Destination<'_>, opened: Instant) -> Option<usize> {
-        self.entries.iter().position(|entry| entry.is_candidate(to, opened))
+        self.entries
+            .iter()
+            .position(|entry| entry.is_candidate(to, opened))
     }
 
     fn proved_rule(

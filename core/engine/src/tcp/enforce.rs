@@ -13,8 +13,7 @@ impl<S> Tcp<S> {
     /// Resets the connections that the policy refuses after a change of the egress rules.
     pub fn enforce<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let (now, net) = (ctx.now, &*ctx.net);
-        let forbidden =
-            self.indices(|connection| open::standing(connection, now, net) == Standing::Refused);
+        let forbidden = self.indices(|connection| open::standing(connection, now, net) == Standing::Refused);
         forbidden.into_iter().for_each(|index| self.prohibit(index, ctx));
         self.keep(&[]);
         self.waive_proofs(ctx);
@@ -32,12 +31,10 @@ impl<S> Tcp<S> {
     pub(crate) fn keep_refused<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let (now, net) = (ctx.now, &*ctx.net);
         let standing = |connection: &Connection<S>| open::standing(connection, now, net);
-        let forbidden = self.indices(|connection| {
-            connection.is_unproven() && standing(connection) == Standing::Refused
-        });
-        let refused = self.indices(|connection| {
-            !connection.is_unproven() && standing(connection) != Standing::Permitted
-        });
+        let forbidden =
+            self.indices(|connection| connection.is_unproven() && standing(connection) == Standing::Refused);
+        let refused = self
+            .indices(|connection| !connection.is_unproven() && standing(connection) != Standing::Permitted);
         forbidden.into_iter().for_each(|index| self.prohibit(index, ctx));
         self.keep(&refused);
         self.waive_proofs(ctx);

@@ -67,6 +67,12 @@ pub(super) enum Progress {
     Proven,
 }
 
+impl From<Unproven> for Ended {
+    fn from(why: Unproven) -> Self {
+        Self::Unproven(Box::new(why))
+    }
+}
+
 impl NameProof {
     /// Returns true if the connection must not carry data.
     pub(super) fn is_unproven(&self) -> bool {
@@ -143,6 +149,11 @@ impl<S> Connection<S> {
             .filter(|_| self.state == TcpState::Open && proof.stage == Stage::Reading)
     }
 
+    /// Returns true if a pending proof has failed because of its deadline.
+    pub(super) fn is_proof_late(&self, now: Instant) -> bool {
+        self.proof_deadline().is_some_and(|at| now >= at)
+    }
+
     /// Holds the guest's data of the burst `parts` until the connection has proved a name, and then sends it to the host.
     ///
     /// # Errors
@@ -164,20 +175,17 @@ impl<S> Connection<S> {
         match proof.stage {
             Stage::Done => return Ok(Progress::Proven),
             Stage::Sending => {}
-            Stage::Overflowed => return Err(Ended::Unproven(Box::new(Unproven::TooMany))),
+            Stage::Overflowed => return Err(Unproven::TooMany.into()),
             Stage::Reading => {
                 let hello = match proof.reader.push(&proof.held[begin..]) {
                     client_hello::Progress::NeedMore if self.up.fin == Some(self.up.next) => {
-                        return Err(Ended::Unproven(Box::new(Unproven::Ended)));
+                        return Err(Unproven::Ended.into());
                     }
                     client_hello::Progress::NeedMore => return Ok(Progress::Unproven),
-                    client_hello::Progress::Failed(why) => {
-                        return Err(Ended::Unproven(Box::new(why.into())));
-                    }
+                    client_hello::Progress::Failed(why) => return Err(Unproven::Hello(why).into()),
                     client_hello::Progress::Name(hello) => hello,
                 };
-                let ground = ctx.net.policy.prove(self.key.remote, &hello, self.opened);
-                let ground = ground.map_err(|why| Ended::Unproven(Box::new(why)))?;
+                let ground = ctx.net.policy.prove(self.key.remote, &hello, self.opened)?;
                 ctx.net.counters.tls_proven += 1;
                 let ends = events::ends(&self.key, false);
                 ctx.net
@@ -227,8 +235,17 @@ impl<S> Connection<S> {
         Ok(Progress::Proven)
     }
 
-    /// Counts and reports that the connection is reset because it has not proved a name.
-    pub(super) fn refuse_unproven<H, T>(&mut self, id: FlowId, why: &Unproven, ctx: &mut Ctx<'_, H, T>) {
+    /// Resets the connection of the host socket, because it has not proved a name, and counts and reports that.
+    pub(super) fn refuse_unproven<H: Host<Socket = S>, T>(
+        &mut self,
+        id: FlowId,
+        socket: Option<S>,
+        why: &Unproven,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        if let Some(socket) = socket {
+            ctx.host.abort(socket);
+        }
         let net = &mut *ctx.net;
         let ground = net
             .policy

@@ -251,7 +251,10 @@ impl Detail {
                     Ok(()) => PROVEN,
                     Err(cause) => {
                         let codes = (PROVEN + 1..).zip(UnprovenCause::ALL);
-                        codes.fold(PROVEN, |found, (code, other)| if other == cause { code } else { found })
+                        codes.fold(
+                            PROVEN,
+                            |found, (code, other)| if other == cause { code } else { found },
+                        )
                     }
                 },
                 words: [ground.map_or(NO_RULE, rule), 0, 0, generation],

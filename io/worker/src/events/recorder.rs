@@ -232,15 +232,16 @@ impl Recorder {
             _ => None,
         };
         let name = match (event.kind, event.flow) {
-            (FlowEventKind::Proof { .. }, Some(flow)) => self
-                .names
-                .remove(&flow.worker)
-                .filter(|(of, _)| *of == flow),
+            (FlowEventKind::Proof { .. }, Some(flow)) => {
+                self.names.remove(&flow.worker).filter(|(of, _)| *of == flow)
+            }
             _ => None,
         };
         let name = name.as_ref().map(|(_, name)| name.as_str());
         let rule = match ground {
-            Some(DecisionGround::Rule(index) | DecisionGround::TlsOnly(index)) => self.rules.get(record.generation, index),
+            Some(DecisionGround::Rule(index) | DecisionGround::TlsOnly(index)) => {
+                self.rules.get(record.generation, index)
+            }
             _ => None,
         };
         let time = self.time(event.at.0);

@@ -123,7 +123,9 @@ impl DatagramSockets {
         };
         let count = datagrams.len();
         for mut payload in datagrams {
-            if to.port() == DNS && let Some(response) = self.response.take() {
+            if to.port() == DNS
+                && let Some(response) = self.response.take()
+            {
                 payload.truncate(2);
                 payload.extend(response.get(2..).unwrap_or_default());
             }

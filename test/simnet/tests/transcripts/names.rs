@@ -1,5 +1,9 @@
 //! Tests of connections that have to prove a name: rules with `/tls` and `/tls-strict`.
 
+mod refused;
+mod responses;
+mod rules;
+
 use pontoon_engine::Egress;
 use pontoon_engine::decider::{Answer, Denial, Verdict};
 use pontoon_engine::egress::{EgressRule, RefusedFlows};
@@ -144,7 +148,12 @@ fn is_reset(given: &mut Given) {
         .collect();
     assert_eq!(ends, [ConnectionEnd::Reset]);
     assert_eq!(
-        (given.engine.flows(), given.host.open(), given.engine.proving(), given.engine.pool_in_use()),
+        (
+            given.engine.flows(),
+            given.host.open(),
+            given.engine.proving(),
+            given.engine.pool_in_use()
+        ),
         (0, 0, 0, 0)
     );
 }
@@ -162,7 +171,11 @@ fn hello_divided_at_each_octet_is_sent_when_it_is_complete() {
         send(&mut given, cut, &hello[cut..]);
         given.down(down(ACK, 1, seq(hello.len())));
         given.quiet();
-        assert_eq!((received(&given), given.engine.proving()), (hello.clone(), 0), "{cut}");
+        assert_eq!(
+            (received(&given), given.engine.proving()),
+            (hello.clone(), 0),
+            "{cut}"
+        );
         events.had(&["name api.example.org", "proven Some(Rule(0))"]);
         given.counted(|counters| {
             counters.frames_up += 2;
@@ -238,226 +251,6 @@ fn long_name_is_reported_whole() {
     expected.extend(parts.iter().map(String::as_str));
     expected.push("proven Some(Rule(0))");
     events.had(&expected);
-}
-
-/// Returns the streams that prove nothing, each with the word for the reason and the name that is reported.
-fn unproven() -> Vec<(Vec<u8>, &'static str, Option<&'static str>)> {
-    let without_name = Hello {
-        extensions: Some(vec![(10, vec![0, 2, 0, 29])]),
-        ..Hello::new(NAME)
-    };
-    let without_extensions = Hello {
-        extensions: None,
-        version: 0x0301,
-    };
-    let mut several = Hello::new(NAME);
-    several.extensions.as_mut().expect("extensions")[0] =
-        Hello::names(&[server_name(0, NAME.as_bytes()), server_name(0, b"b.example")].concat());
-    let mut long = Hello::new(NAME);
-    let padding = (21, vec![0; LIMIT]);
-    long.extensions.as_mut().expect("extensions").push(padding);
-    vec![
-        (b"GET / HTTP/1.1\r\nHost: api.example.org\r\n\r\n".to_vec(), "not-tls", None),
-        (b"SSH-2.0-OpenSSH_9.9\r\n".to_vec(), "not-tls", None),
-        (hello("other.example"), "other-name", Some("other.example")),
-        (hello("example.org"), "other-name", Some("example.org")),
-        (hello("x.api.example.org"), "other-name", Some("x.api.example.org")),
-        (hello("203.0.113.7"), "malformed", None),
-        (hello("münchen.example"), "malformed", None),
-        (hello_of(&without_name), "no-name", None),
-        (hello_of(&without_extensions), "no-name", None),
-        (hello_of(&several), "malformed", None),
-        (hello_of(&long), "too-long", None),
-        ([&hello(NAME)[..20], &[0xff; 200]].concat(), "malformed", None),
-    ]
-}
-
-#[test]
-fn connection_without_proof_is_reset_and_no_octet_passes() {
-    for (stream, why, name) in unproven() {
-        let (mut given, events) = open(&[RULE]);
-        // The last segments may meet a connection that is reset already.
-        send(&mut given, 0, &stream[..stream.len().min(1460)]);
-        for (at, data) in stream.chunks(1460).enumerate().skip(1) {
-            if given.engine.flows() > 0 {
-                send(&mut given, at * 1460, data);
-            }
-        }
-        is_reset(&mut given);
-        let up = stream.len().min(17 * 1024);
-        let mut expected: Vec<String> = name.map(|name| format!("name {name}")).into_iter().collect();
-        expected.push(format!("{why} Some(Rule(0))"));
-        if why != "too-long" {
-            expected.push(format!("closed unproven, {up} up, 0 down"));
-            let expected: Vec<_> = expected.iter().map(String::as_str).collect();
-            events.had(&expected);
-        }
-        let news: Vec<String> = given.engine.take_news().iter().map(ToString::to_string).collect();
-        assert!(
-            matches!(&news[..], [line] if line.starts_with("refused tcp to 203.0.113.7:80: allow api.example.org:80/tls: ")),
-            "{news:?}"
-        );
-        let counters = given.engine.counters();
-        let refused = counters
-            .iter()
-            .filter(|(name, count)| name.starts_with("tls_refused_") && *count > 0);
-        let refused: Vec<_> = refused.collect();
-        let counter = format!("tls_refused_{}", why.replace('-', "_"));
-        assert_eq!(refused, [(counter.as_str(), 1)]);
-        assert_eq!((counters.policy_refused, counters.tls_proven), (1, 0));
-        // The rules count it as a destination without a rule.
-        assert_eq!(given.engine.egress().hits().collect::<Vec<_>>(), [0, 1, 0]);
-    }
-}
-
-#[test]
-fn encrypted_client_hello_is_refused_by_strict_rules_only() {
-    let mut with_ech = Hello::new(NAME);
-    let ech = (0xfe0d, vec![0; 40]);
-    with_ech.extensions.as_mut().expect("extensions").push(ech);
-    let stream = hello_of(&with_ech);
-    let (mut given, _) = open(&[RULE]);
-    send(&mut given, 0, &stream);
-    assert_eq!(received(&given), stream);
-
-    let (mut given, events) = open(&[STRICT]);
-    send(&mut given, 0, &stream);
-    is_reset(&mut given);
-    let up = stream.len();
-    events.had(&[
-        "name api.example.org",
-        "ech Some(Rule(0))",
-        &format!("closed unproven, {up} up, 0 down"),
-    ]);
-    // Another rule may permit what the strict one does not.
-    let (mut given, events) = open(&[STRICT, "allow *.example.org:80/tls"]);
-    send(&mut given, 0, &stream);
-    assert_eq!(received(&given), stream);
-    events.had(&["name api.example.org", "proven Some(Rule(1))"]);
-}
-
-#[test]
-fn name_of_another_rule_needs_the_address_from_that_names_response() {
-    let rules = [RULE, "allow other.example:80/tls"];
-    let (mut given, events) = open(&rules);
-    send(&mut given, 0, &hello("other.example"));
-    is_reset(&mut given);
-    events.had(&[
-        "name other.example",
-        "other-name Some(Rule(0))",
-        &format!("closed unproven, {} up, 0 down", hello("other.example").len()),
-    ]);
-    // Both names have the address.
-    let (mut given, _) = with_rules(&rules, SILENT, HostPlan::default());
-    resolve(&mut given, "other.example", 60);
-    connect(&mut given);
-    send(&mut given, 0, &hello("other.example"));
-    assert_eq!(received(&given), hello("other.example"));
-    assert_eq!(given.engine.egress().hits().collect::<Vec<_>>(), [0, 1, 0, 0]);
-}
-
-#[test]
-fn address_that_the_guest_was_not_given_for_the_name_is_refused() {
-    let config = Config {
-        egress: Egress::new(&rules(&[RULE])),
-        resolvers: vec![(SERVER_V4, 53).into()],
-        ..config(1500)
-    };
-    let mut given = given(config, HostPlan::default());
-    is_refused(&mut given, &syn());
-    // A response for another name that contains the name, and its address, as well.
-    resolve(&mut given, "attacker.example", 60);
-    is_refused(&mut given, &syn());
-    resolve(&mut given, NAME, 60);
-    is_answered(&mut given, &syn());
-    let other_port = dial(1, 81);
-    is_refused(&mut given, &other_port);
-}
-
-#[test]
-fn pin_expires_after_its_ttl_and_five_minutes() {
-    for (ttl, lifetime) in [(0, 360), (100, 400)] {
-        for (wait, expired) in [(lifetime - 1, false), (lifetime + 1, true)] {
-            let (mut given, _) = with_rules(&[RULE], SILENT, HostPlan::default());
-            given.pass(seconds(1000));
-            resolve(&mut given, NAME, ttl);
-            given.pass(seconds(wait));
-            match expired {
-                true => is_refused(&mut given, &syn()),
-                false => is_answered(&mut given, &syn()),
-            }
-        }
-    }
-}
-
-#[test]
-fn flow_outlives_its_pin() {
-    let (mut given, events) = with_rules(&[RULE], SILENT, HostPlan::default());
-    given.pass(seconds(358));
-    connect(&mut given);
-    // The pin that the SYN has found expires before the ClientHello.
-    given.pass(seconds(3));
-    send(&mut given, 0, &hello(NAME));
-    assert_eq!(received(&given), hello(NAME));
-    given.set_rules(&rules(&["deny 192.0.2.1", RULE]));
-    assert_eq!(given.engine.flows(), 1);
-    events.had(&["opened", "name api.example.org", "proven Some(Rule(0))"]);
-    // The new rules do not permit the proven name.
-    given.set_rules(&rules(&["allow other.example:80/tls"]));
-    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
-}
-
-#[test]
-fn incomplete_hello_is_reset_after_five_seconds() {
-    for len in [0, 1, 50] {
-        let (mut given, events) = open(&[RULE]);
-        send(&mut given, 0, &hello(NAME)[..len]);
-        given.take();
-        given.pass(PATIENCE - millis(1));
-        given.quiet();
-        assert_eq!(given.engine.flows(), 1);
-        given.pass(millis(2));
-        is_reset(&mut given);
-        events.had(&[
-            "timeout Some(Rule(0))",
-            &format!("closed unproven, {len} up, 0 down"),
-        ]);
-    }
-}
-
-#[test]
-fn time_counts_from_the_handshake() {
-    let (mut given, _) = with_rules(&[RULE], SILENT, HostPlan::default());
-    given
-        .host
-        .serve_recording(PORT, ConnectResult::After(seconds(8)), SILENT);
-    given.up(syn());
-    given.pass(seconds(9));
-    given.down(syn_ack());
-    given.up(up(ACK, 1001, 1));
-    given.pass(seconds(4));
-    send(&mut given, 0, &hello(NAME));
-    assert_eq!(received(&given), hello(NAME));
-}
-
-#[test]
-fn end_of_the_stream_before_the_end_of_the_hello_is_reset() {
-    for len in [0, 10] {
-        let (mut given, events) = open(&[RULE]);
-        let data = hello(NAME)[..len].to_vec();
-        given.up(up(ACK.and(FIN), 1001, 1).carrying(data));
-        is_reset(&mut given);
-        events.had(&[
-            "ended Some(Rule(0))",
-            &format!("closed unproven, {len} up, 0 down"),
-        ]);
-    }
-    // An end behind the hello is sent.
-    let (mut given, _) = open(&[RULE]);
-    given.up(up(ACK.and(FIN), 1001, 1).carrying(hello(NAME)));
-    given.pass(millis(1));
-    assert_eq!(received(&given), hello(NAME));
-    assert!(given.host.reports().all(|report| report.app.is_some_and(|app| app.saw_end())));
 }
 
 #[test]
@@ -540,7 +333,11 @@ fn window_is_limited_until_the_proof() {
     assert_eq!(usize::from(answer.window), most);
     let ack = answer.seq.wrapping_add(1);
     let up = |seq, payload: Vec<u8>| {
-        Packet::Tcp(Segment::between(GUEST, SERVER).with(ACK, seq, ack).carrying(payload))
+        Packet::Tcp(
+            Segment::between(GUEST, SERVER)
+                .with(ACK, seq, ack)
+                .carrying(payload),
+        )
     };
     given.packet_up(&up(1001, Vec::new()));
     // A record of a long hello, octet by octet: the right edge of the window does not move.
@@ -551,69 +348,6 @@ fn window_is_limited_until_the_proof() {
         let edge = (answer.ack - 1001) as usize + (usize::from(answer.window) << 8);
         assert!(edge <= most && edge > LIMIT, "{edge}");
     }
-}
-
-#[test]
-fn new_rules_apply_to_connections_without_proof() {
-    let half = hello(NAME)[..30].to_vec();
-    let begun = || {
-        let (mut given, events) = open(&[RULE]);
-        send(&mut given, 0, &half);
-        given.take();
-        given.forget_counters();
-        (given, events)
-    };
-    // Rules that permit the destination without a proof.
-    for lines in [&["allow 203.0.113.0/24"][..], &[][..]] {
-        let (mut given, events) = begun();
-        given.set_rules(&rules(lines));
-        assert_eq!((received(&given), given.engine.proving()), (half.clone(), 0));
-        send(&mut given, half.len(), b"plain text");
-        assert_eq!(received(&given), [&half[..], b"plain text"].concat());
-        events.had(&[]);
-    }
-    // Rules that refuse it.
-    for refused in [RefusedFlows::Reset, RefusedFlows::Keep] {
-        let (mut given, events) = begun();
-        let Given {
-            engine, host, link, ..
-        } = &mut given;
-        engine.replace_rules(&rules(&["allow 192.0.2.1"]), refused, link, host, START);
-        given.pass(millis(1));
-        is_reset(&mut given);
-        events.had(&["closed policy, 30 up, 0 down"]);
-    }
-    // Rules that still require the name, and others that require another one.
-    let (mut given, _) = begun();
-    given.set_rules(&rules(&["allow 192.0.2.1", RULE]));
-    send(&mut given, half.len(), &hello(NAME)[30..]);
-    assert_eq!(received(&given), hello(NAME));
-    let (mut given, events) = begun();
-    given.set_rules(&rules(&["allow *.example.org:80/tls"]));
-    is_reset(&mut given);
-    events.had(&["closed policy, 30 up, 0 down"]);
-}
-
-#[test]
-fn new_rules_require_a_proof_of_connections_without_data_only() {
-    let (mut given, _) = with_rules(&[RULE, "allow 203.0.113.7"], SILENT, HostPlan::default());
-    given
-        .host
-        .serve_recording(PORT, ConnectResult::After(seconds(1)), SILENT);
-    given.up(syn());
-    given.set_rules(&rules(&[RULE]));
-    given.pass(millis(1500));
-    given.down(syn_ack());
-    given.up(up(ACK, 1001, 1));
-    send(&mut given, 0, b"plain text");
-    is_reset(&mut given);
-
-    let (mut given, _) = with_rules(&[RULE, "allow 203.0.113.7"], SILENT, HostPlan::default());
-    connect(&mut given);
-    send(&mut given, 0, b"plain text");
-    assert_eq!(received(&given), b"plain text");
-    given.set_rules(&rules(&[RULE]));
-    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
 }
 
 #[test]
@@ -650,23 +384,6 @@ fn connections_beyond_the_limit_are_reset() {
 }
 
 #[test]
-fn unconditional_rule_needs_no_proof() {
-    for lines in [
-        [RULE, "allow 203.0.113.7:80"],
-        ["allow api.example.org", RULE],
-    ] {
-        let (mut given, events) = with_rules(&lines, SILENT, HostPlan::default());
-        connect(&mut given);
-        send(&mut given, 0, b"plain text");
-        assert_eq!(received(&given), b"plain text");
-        let rule = lines.iter().position(|line| *line != RULE).expect("another rule");
-        events.had(&["opened", &format!("decided Rule({rule})")]);
-    }
-    let (mut given, _) = with_rules(&[RULE, "deny 203.0.113.7"], SILENT, HostPlan::default());
-    is_refused(&mut given, &syn());
-}
-
-#[test]
 fn datagrams_to_the_same_port_are_refused_at_once() {
     let (mut given, events) = with_rules(&[RULE], SILENT, HostPlan::default());
     for (port, kind, code, reason) in [(80, 3, 3, "tls-only"), (81, 3, 13, "unlisted")] {
@@ -689,80 +406,4 @@ fn datagrams_to_the_same_port_are_refused_at_once() {
         counters.policy_refused += 2;
         counters.tls_udp_refused += 1;
     });
-}
-
-/// Returns the content of an HTTPS record with an address hint and keys of Encrypted Client Hello.
-fn https() -> Vec<u8> {
-    let mut content = vec![0, 1, 0];
-    content.extend([&[0, 4, 0, 4][..], &SERVER_V4.octets()].concat());
-    content.extend([0, 5, 0, 4, 1, 2, 3, 4]);
-    content
-}
-
-#[test]
-fn keys_of_encrypted_client_hello_are_removed_if_a_rule_is_strict() {
-    for (lines, removed) in [(&[RULE][..], 0), (&[RULE, STRICT][..], 1)] {
-        let config = Config {
-            egress: Egress::new(&rules(lines)),
-            resolvers: vec![(SERVER_V4, 53).into()],
-            ..config(1500)
-        };
-        let mut given = given(config, HostPlan::default());
-        let response = ask(&mut given, NAME, 65, 60, &https());
-        let contains = |key: [u8; 4]| response.windows(4).any(|window| window == key);
-        assert_eq!(contains([0, 5, 0, 4]), removed == 0);
-        assert!(contains([0, 4, 0, 4]));
-        assert_eq!(given.engine.counters().dns_ech_removed, removed);
-        // The hint is an address of the name.
-        is_answered(&mut given, &syn());
-    }
-}
-
-#[test]
-fn malformed_response_with_a_strict_rule_is_a_failure() {
-    let config = Config {
-        egress: Egress::new(&rules(&[STRICT])),
-        resolvers: vec![(SERVER_V4, 53).into()],
-        ..config(1500)
-    };
-    let mut given = given(config, HostPlan::default());
-    let response = ask(&mut given, NAME, 65, 60, &[0, 1, 0, 0, 5, 0, 99]);
-    assert_eq!(response[3] & 0xf, 2, "SERVFAIL");
-    assert_eq!(response.len(), query(NAME, 65).len());
-    let counters = given.engine.counters();
-    assert_eq!((counters.dns_ech_malformed, counters.dns_failed), (1, 1));
-}
-
-#[test]
-fn decider_decides_at_the_syn_and_the_proof_comes_in_addition() {
-    let later = |given: &mut Given| {
-        let decider = ScriptedDecider::new(Answer::Later);
-        given.engine.set_decider(Box::new(decider.clone()), seconds(2));
-        given.up(syn());
-        given.quiet();
-        let [request] = &decider.take()[..] else {
-            panic!("one request");
-        };
-        assert_eq!(request.rule.as_deref(), Some(RULE));
-        request.token
-    };
-    let (mut given, events) = with_rules(&[RULE], SILENT, HostPlan::default());
-    let token = later(&mut given);
-    let _ = given.verdict(token, Verdict::Allow);
-    given.down(syn_ack());
-    given.up(up(ACK, 1001, 1));
-    send(&mut given, 0, &hello("other.example"));
-    is_reset(&mut given);
-    events.had(&[
-        "opened",
-        "decided Decider",
-        "name other.example",
-        "other-name Some(Rule(0))",
-        &format!("closed unproven, {} up, 0 down", hello("other.example").len()),
-    ]);
-    let (mut given, _) = with_rules(&[RULE], SILENT, HostPlan::default());
-    let token = later(&mut given);
-    let _ = given.verdict(token, Verdict::Deny(Denial::Reset));
-    assert!(given.take_one().flags.has(RST));
-    assert_eq!(given.engine.flows(), 0);
 }

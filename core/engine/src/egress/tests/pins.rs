@@ -102,7 +102,11 @@ fn only_connections_are_allowed_by_a_rule_that_requires_proof() {
         (ICMP, None, Decision::Refused(DecisionGround::Unlisted)),
     ];
     for (protocol, port, decision) in decisions {
-        assert_eq!(egress.decide(&to(protocol, port), START), decision, "{protocol} {port:?}");
+        assert_eq!(
+            egress.decide(&to(protocol, port), START),
+            decision,
+            "{protocol} {port:?}"
+        );
     }
     // Nothing is counted before the proof.
     let hits: Vec<u64> = egress.hits().collect();
