@@ -21,7 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("tls.unproven", 120, unproven),
         Case::new("tls.strict", 60, strict),
         Case::new("tls.rules-replaced", 60, replaced),
-        Case::new("tls.dead-address", 60, dead_address).alone(),
+        Case::new("tls.unresponsive-address", 60, unresponsive_address).alone(),
     ]
     .into_iter()
     .map(Case::pontoon_only)
@@ -302,7 +302,7 @@ fn replaced(context: &Context) -> Result<()> {
 }
 
 /// Tests that an address of an allowed name that does not answer delays a client as it does without rules.
-fn dead_address(context: &Context) -> Result<()> {
+fn unresponsive_address(context: &Context) -> Result<()> {
     let far = FarEnd::new(context, &[Family::V4])?;
     far.network
         .server()
@@ -315,7 +315,7 @@ fn dead_address(context: &Context) -> Result<()> {
     let (without, with) = (seconds(&[])?, seconds(&["api.test:443/tls"])?);
     ensure!(
         without > 0.15,
-        "without rules, curl connects after {without} s: the address is not dead"
+        "without rules, curl connects after {without} s: the address answers"
     );
     ensure!(
         (with - without).abs() < 0.2,
