@@ -190,7 +190,7 @@ fn limit_is_that_of_new_flows_if_it_is_lower() {
 
 #[test]
 fn every_kind_of_event_is_read_as_it_was_written() {
-    let mut pair = Pair::new(64);
+    let mut pair = Pair::new(128);
     let targets = [None, Some(addr("127.0.0.1:9")), Some(addr("[2001:db8::1]:65535"))];
     let grounds = [
         DecisionGround::Rule(999),
