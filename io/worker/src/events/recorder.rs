@@ -120,6 +120,8 @@ impl Recorder {
             Found::Event(EventRecord { event, .. }) if self.take_name(event) == NameTaken::Part => None,
             Found::Event(record) => Some(self.event(record)),
             Found::Lost(count) => {
+                // A part of a name may be missing, and the rest would be another name.
+                self.names.clear();
                 let from = self.next;
                 self.next = self.next.saturating_add(*count);
                 let numbers = (from, self.next.saturating_sub(1).max(from));
@@ -140,16 +142,14 @@ impl Recorder {
         let (FlowEventKind::ServerName { part }, Some(flow)) = (event.kind, event.flow) else {
             return NameTaken::Other;
         };
-        let (of, name) = self
-            .names
-            .entry(flow.worker)
-            .or_insert_with(|| (flow, String::new()));
+        let text = part.octets().iter().copied().map(char::from);
         if part.is_first {
-            (*of, *name) = (flow, String::new());
-        }
-        // A part without the one before it, which was lost, would be another name.
-        if *of == flow && name.len() < LONGEST_NAME && (part.is_first || !name.is_empty()) {
-            name.extend(part.octets().iter().copied().map(char::from));
+            self.names.insert(flow.worker, (flow, text.collect()));
+        } else if let Some((of, name)) = self.names.get_mut(&flow.worker)
+            && *of == flow
+            && name.len() < LONGEST_NAME
+        {
+            name.extend(text);
         }
         NameTaken::Part
     }

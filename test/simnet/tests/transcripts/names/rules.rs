@@ -136,7 +136,7 @@ fn new_rules_require_a_proof_of_connections_without_data_only() {
         .serve_recording(PORT, ConnectResult::After(seconds(1)), SILENT);
     given.up(syn());
     given.set_rules(&rules(&[RULE]));
-    given.pass(millis(1500));
+    given.pass(millis(1100));
     given.down(syn_ack());
     given.up(up(ACK, 1001, 1));
     send(&mut given, 0, b"plain text");
