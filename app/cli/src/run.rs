@@ -264,9 +264,12 @@ fn command_or_shell(command: Vec<OsString>) -> Vec<OsString> {
 
 fn rules(allow: Vec<Match>, deny: Vec<Match>, file: Option<&Path>) -> Result<Vec<EgressRule>, Error> {
     let mut rules = file.map_or(Ok(Vec::new()), policy::read)?;
-    let all = |action| move |to| EgressRule { action, to };
-    rules.extend(allow.into_iter().map(all(Action::Allow)));
-    rules.extend(deny.into_iter().map(all(Action::Deny)));
+    let allow = allow.into_iter().map(|to| (Action::Allow, to));
+    let deny = deny.into_iter().map(|to| (Action::Deny, to));
+    for (action, to) in allow.chain(deny) {
+        let rule = EgressRule::new(action, to);
+        rules.push(rule.map_err(|why| misused(why, "/tls in an allow rule"))?);
+    }
     let wrong = |why| {
         misused(
             format!("--allow, --deny and --policy: {why}"),

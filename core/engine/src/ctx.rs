@@ -40,6 +40,8 @@ pub struct Net {
     pub pool: Pool,
     /// Bytes of host memory in the receive queues of stalled TCP connections, whose guest does not read.
     pub(crate) stalled_bytes: u64,
+    /// Number of TCP connections that wait for a ClientHello that a rule requires.
+    pub(crate) proving: u32,
     /// Number of open flows of all kinds in this worker.
     pub flows: u32,
     /// Number of open flows of clients of published TCP ports. With several workers, [`Siblings`] counts them instead.
@@ -177,6 +179,7 @@ impl Net {
             histograms: Histograms::default(),
             pool: Pool::default(),
             stalled_bytes: 0,
+            proving: 0,
             flows: 0,
             clients: PortClients::default(),
             ports: [0; 2],

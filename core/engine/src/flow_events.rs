@@ -13,10 +13,11 @@ use core::fmt::{self, Debug};
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use pontoon_names::HostName;
 use pontoon_proxy::Refusal as ProxyRefusal;
 
 use crate::ctx::Net;
-use crate::egress::{DecisionGround, EgressProtocol};
+use crate::egress::{DecisionGround, EgressProtocol, UnprovenCause};
 use crate::flow_dump::Traffic;
 use crate::policy::Refusal;
 use crate::{Failure, FlowId, Instant};
@@ -83,6 +84,19 @@ pub enum FlowEventKind {
         /// The ground of the decision.
         ground: DecisionGround,
     },
+    /// A part of the name in the ClientHello of a TCP connection. The parts of a name precede the connection's
+    /// [`FlowEventKind::Proof`] in order, without other events of the worker in between.
+    ServerName {
+        /// The part of the name.
+        part: NamePart,
+    },
+    /// A TCP connection of the guest has proved the domain of a rule, or is reset because it has not.
+    Proof {
+        /// The result of the proof.
+        result: Result<(), UnprovenCause>,
+        /// The rule that permits the connection, or the first one that would have permitted it.
+        ground: Option<DecisionGround>,
+    },
     /// The guest has sent to a further destination by the same UDP endpoint or echo id, or a further remote host has sent to
     /// the endpoint first.
     Peer {
@@ -105,6 +119,38 @@ pub enum FlowEventKind {
         /// True if the receiver has kept the opening event of this flow.
         announced: bool,
     },
+}
+
+/// A part of a host name, of fixed size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamePart {
+    /// True for the first part of a name.
+    pub is_first: bool,
+    octets: [u8; Self::LEN],
+    len: u8,
+}
+
+impl NamePart {
+    /// Maximum number of octets of a part.
+    pub const LEN: usize = 32;
+
+    /// Creates a part of up to [`Self::LEN`] octets; `None` if there are more.
+    #[must_use]
+    pub fn new(text: &[u8], is_first: bool) -> Option<Self> {
+        let mut octets = [0; Self::LEN];
+        octets.get_mut(..text.len())?.copy_from_slice(text);
+        Some(Self {
+            is_first,
+            octets,
+            len: u8::try_from(text.len()).ok()?,
+        })
+    }
+
+    /// Returns the octets.
+    #[must_use]
+    pub fn octets(&self) -> &[u8] {
+        self.octets.get(..usize::from(self.len)).unwrap_or_default()
+    }
 }
 
 /// Reason for which a flow was refused.
@@ -135,6 +181,8 @@ pub enum CloseReason {
     Timeout,
     /// The policy does not permit the destination any more, or the connection has reached the host itself.
     Policy,
+    /// TCP: the connection has not proved the domain of a rule that would permit it.
+    Unproven,
     /// The flow was closed in favour of another one.
     Evicted,
     /// TCP: the host's connect has failed.
@@ -180,7 +228,7 @@ impl CloseReason {
 }
 
 /// Reasons without a host's error, in the order of their codes, which begin at 1.
-const PLAIN: [CloseReason; 12] = [
+const PLAIN: [CloseReason; 13] = [
     CloseReason::GuestFin,
     CloseReason::PeerFin,
     CloseReason::GuestReset,
@@ -193,6 +241,7 @@ const PLAIN: [CloseReason; 12] = [
     CloseReason::PortChanged,
     CloseReason::Ended,
     CloseReason::Internal,
+    CloseReason::Unproven,
 ];
 
 /// First byte of the codes of [`CloseReason::ConnectFailed`], [`CloseReason::ProxyFailed`] and [`CloseReason::Failed`].
@@ -279,6 +328,7 @@ impl fmt::Display for CloseReason {
             Self::PeerReset => "peer-reset",
             Self::Timeout => "timeout",
             Self::Policy => "policy",
+            Self::Unproven => "unproven",
             Self::Evicted => "evicted",
             Self::ConnectFailed(_) => "connect-failed",
             Self::Failed(_) => "host-error",
@@ -304,6 +354,7 @@ impl fmt::Display for RefusalReason {
             Self::Policy(Refusal::Rule) | Self::Egress(DecisionGround::Rule(_)) => "rule",
             Self::Egress(DecisionGround::Unlisted) => "unlisted",
             Self::Egress(DecisionGround::Resolver) => "resolver",
+            Self::Egress(DecisionGround::TlsOnly(_)) => "tls-only",
             Self::Egress(DecisionGround::Decider | DecisionGround::Redirect) => "decider",
             Self::Egress(DecisionGround::Proxy) => "proxy",
             Self::Limit => "limit",
@@ -368,6 +419,24 @@ impl Net {
             Reported::Kept => Announcement::Kept,
             Reported::Dropped | Reported::Omitted | Reported::Unused => Announcement::Missing,
         }
+    }
+
+    /// Reports that a connection has proved the domain of a rule, or has not, with the name in its ClientHello.
+    pub(crate) fn report_proof(
+        &mut self,
+        flow: FlowId,
+        ends: FlowEnds,
+        (result, ground): (Result<(), UnprovenCause>, Option<DecisionGround>),
+        name: Option<&HostName>,
+        now: Instant,
+    ) {
+        let octets = name.map_or("", HostName::as_str).as_bytes();
+        for (place, part) in octets.chunks(NamePart::LEN).enumerate() {
+            if let Some(part) = NamePart::new(part, place == 0) {
+                self.report(Some(flow), ends, FlowEventKind::ServerName { part }, now);
+            }
+        }
+        self.report(Some(flow), ends, FlowEventKind::Proof { result, ground }, now);
     }
 
     /// Reports a further peer of a flow, and its grounds.
@@ -482,7 +551,7 @@ mod tests {
             codes.len(),
             PLAIN.len() + 3 * (FAILURES.len() + 3) + refused.len()
         );
-        for wrong in [0, 1, 0x0101, 0x0d00, 0xfe0b] {
+        for wrong in [0, 1, 0x0101, 0x0e00, 0xfe0b] {
             assert_eq!(CloseReason::of_code(wrong), None, "{wrong:#x}");
         }
     }

@@ -23,6 +23,7 @@ mod lost;
 mod negotiation;
 mod open;
 pub(crate) mod path_mtu;
+mod proof;
 mod recovery;
 mod reorder;
 mod rtt;
@@ -55,6 +56,7 @@ use self::segment::Verdict;
 use self::table::ConnectionTable;
 use crate::ctx::{Completion, Ctx, Eviction, Net, Routed};
 use crate::decider::DecisionToken;
+use crate::egress::Unproven;
 use crate::flow_events::{CloseReason, Grounds};
 use crate::slab::Slab;
 use crate::table::Secret;
@@ -86,10 +88,12 @@ impl Burst<'_> {
 }
 
 /// The reason why a connection has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Ended {
     /// Both directions of the connection are closed.
     Closed,
+    /// The guest's data does not prove the domain of a rule that would permit the connection.
+    Unproven(Box<Unproven>),
     /// The host connection has failed, or the guest does not respond any more.
     Failed(Failure),
 }
@@ -291,9 +295,9 @@ impl<S> Tcp<S> {
             TcpState::Negotiating { .. } => return self.negotiate(flow.index, ctx),
             _ => {}
         }
-        // Behind the end of the stream, a peek returns no error.
+        // Behind the end of the stream, a peek returns no error; before the proof of a name, there is no peek.
         if ready.error
-            && connection.down.eof
+            && (connection.down.eof || connection.is_unproven())
             && let Some(failure) = connection
                 .socket
                 .as_mut()
@@ -344,6 +348,7 @@ impl<S> Tcp<S> {
                     return self.close(flow, ctx);
                 }
                 let served = match connection.down.recovery.retry {
+                    _ if connection.is_proof_late(ctx.now) => Err(Unproven::TimedOut.into()),
                     Some(_) => connection.retry(flow, ctx),
                     None => self.handle_idle(flow, ctx),
                 };
@@ -386,19 +391,6 @@ impl<S> Tcp<S> {
                 connection.pending.ack = true;
                 self.flush(flow.index, &[], ctx);
             }
-        }
-    }
-
-    /// Removes all connections. The host connections are reset, because a close would signal the end of the data to the
-    /// peer.
-    pub fn abort_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        let all: Vec<u32> = self.connections.iter().map(|(index, ..)| index).collect();
-        for index in all {
-            self.connections.at_mut(index).ends_by(CloseReason::GuestGone);
-            if let Some(socket) = self.connections.at_mut(index).socket.take() {
-                ctx.host.abort(socket);
-            }
-            self.remove(index, ctx);
         }
     }
 
@@ -461,6 +453,10 @@ impl<S> Tcp<S> {
                     }
                     return;
                 }
+            }
+            Ended::Unproven(why) => {
+                connection.refuse_unproven(id, socket, &why, ctx);
+                return self.reset(index, ctx);
             }
             Ended::Failed(failure) => {
                 ctx.net.counters.tcp_reset_by_host += 1;

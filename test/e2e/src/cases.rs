@@ -43,6 +43,7 @@ mod soak;
 mod solo5;
 mod tcp;
 mod testpmd;
+mod tls;
 mod transfer;
 mod udp;
 mod vhost_net;
@@ -106,6 +107,7 @@ pub(crate) fn all() -> Vec<Case> {
         soak::cases,
         tcp::cases,
         testpmd::cases,
+        tls::cases,
         transfer::cases,
         udp::cases,
         vhost_net::cases,
@@ -149,7 +151,7 @@ pub(crate) fn all() -> Vec<Case> {
     all.extend(shared);
     // What decides about flows and records them, once more with two workers.
     let in_run = |case: &Case| !case.name.contains(".vm.") && case.name != "proxy.vm";
-    let two = [decider::cases, events::cases, proxy::cases]
+    let two = [decider::cases, events::cases, proxy::cases, tls::cases]
         .iter()
         .flat_map(|cases| cases())
         .filter(in_run)

@@ -66,6 +66,8 @@ struct RemotePort {
     answer: ConnectResult,
     script: Script,
     proxy: ProxyExchange,
+    /// True if the peer records the bytes that it receives, which are not compared with a pattern.
+    records: bool,
 }
 
 /// Octets at the beginnings of a connection's streams that are those of a handshake with a proxy; the patterns of the streams
@@ -190,28 +192,21 @@ impl SimHost {
     /// reaches that peer; another call of this function permits one more.
     pub fn serve(&mut self, port: u16, answer: ConnectResult, script: Script) {
         self.taken.remove(&port);
-        let proxy = ProxyExchange::default();
-        self.remotes.insert(
-            port,
-            RemotePort {
-                answer,
-                script,
-                proxy,
-            },
-        );
+        let remote = RemotePort {
+            answer,
+            script,
+            proxy: ProxyExchange::default(),
+            records: false,
+        };
+        self.remotes.insert(port, remote);
     }
 
     /// As [`Self::serve`], with a peer that is a proxy.
     pub fn serve_proxy(&mut self, port: u16, answer: ConnectResult, script: Script, proxy: ProxyExchange) {
-        self.taken.remove(&port);
-        self.remotes.insert(
-            port,
-            RemotePort {
-                answer,
-                script,
-                proxy,
-            },
-        );
+        self.serve(port, answer, script);
+        if let Some(remote) = self.remotes.get_mut(&port) {
+            remote.proxy = proxy;
+        }
     }
 
     /// Returns the requests that the proxy at the last connection to `port` has received, as far as they were sent.
@@ -221,6 +216,24 @@ impl SimHost {
         conns
             .find(|conn| conn.port() == port)
             .map_or(&[], SimConnection::proxy_request)
+    }
+
+    /// Sets the result of connects as [`Self::serve`]. The peer receives any bytes, and records them.
+    pub fn serve_recording(&mut self, port: u16, answer: ConnectResult, script: Script) {
+        self.serve(port, answer, script);
+        if let Some(remote) = self.remotes.get_mut(&port) {
+            remote.records = true;
+        }
+    }
+
+    /// Returns the bytes that each recording peer has received.
+    pub fn recorded(&self) -> impl Iterator<Item = &[u8]> {
+        self.conns.iter().filter_map(SimConnection::recorded)
+    }
+
+    /// Sets the DNS response to the next query. It gets the id of the query.
+    pub fn answer_query(&mut self, response: Vec<u8>) {
+        self.datagrams.answer_query(response);
     }
 
     /// Adds `own` to the addresses of the host's interfaces.

@@ -47,6 +47,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("update-ca-certificates", "ca-certificates"),
     ("useradd", "passwd"),
     ("valgrind", "valgrind"),
+    ("wget", "wget"),
     ("xz", "xz-utils"),
 ];
 

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 
 use arrayvec::ArrayVec;
 
+use super::proof::NameProof;
 use super::recovery::LossRecovery;
 use super::reorder::Reorder;
 use super::rtt::Rtt;
@@ -214,6 +215,8 @@ pub(super) struct Connection<S> {
     pub(super) listener: Option<u32>,
     /// True if the decider has redirected the connection of the guest, or it uses the upstream proxy.
     pub(super) redirected: bool,
+    /// Proof of the name that a rule requires; `None` if a rule permits the connection without it, or there are no rules.
+    pub(super) proof: Option<Box<NameProof>>,
     /// Time of the connection's first segment.
     pub(super) opened: Instant,
     /// Measurement of the host socket's receive queue, by which a stalled connection is detected.
@@ -246,6 +249,7 @@ impl<S> Connection<S> {
             is_kept: false,
             listener: None,
             redirected: false,
+            proof: None,
             opened: now,
             held: ReceiveQueueWatch::default(),
             meter: ByteMeter::default(),

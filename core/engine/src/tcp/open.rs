@@ -19,7 +19,7 @@ use crate::egress::{Decision, DecisionGround, EgressProtocol};
 use crate::flow_events::{CloseReason, Grounds, RefusalReason};
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::Connect;
-use crate::policy::Permitted;
+use crate::policy::{Permitted, Standing};
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
 impl<S> Tcp<S> {
@@ -38,10 +38,10 @@ impl<S> Tcp<S> {
         if decided::is_pending(&syn, ctx) {
             return;
         }
-        let Some(Permitted { remote, ground }) = destination(&key, dns, ctx.now, ctx.net) else {
+        let Some(permitted) = destination(&key, dns, ctx.now, ctx.net) else {
             return reply_reset(syn.ip, segment, ctx);
         };
-        let Some((target, verdict)) = decided::judge(&syn, remote, ctx) else {
+        let Some((target, verdict)) = decided::judge(&syn, permitted.remote, ctx) else {
             return;
         };
         let victim = match self.admit_guest(&key, frame, ctx) {
@@ -79,9 +79,14 @@ impl<S> Tcp<S> {
         let id = ctx.net.flow(Kind::Tcp, index, generation);
         ctx.net.counters.tcp_opened += 1;
         connection.redirected = target.is_redirected();
-        let rule = ground;
-        let proxy = negotiation.as_ref().map(|_| DecisionGround::Proxy);
-        let grounds = Grounds { rule, verdict, proxy };
+        if permitted.on_proof {
+            connection.require_proof();
+        }
+        let grounds = Grounds {
+            rule: permitted.ground,
+            verdict,
+            proxy: negotiation.as_ref().map(|_| DecisionGround::Proxy),
+        };
         let reported = (events::target(&key, target, ctx.net), grounds);
         let opened = match &mut negotiation {
             Some(negotiation) => negotiation.connect(id, ctx.host),
@@ -172,12 +177,16 @@ impl<S> Tcp<S> {
     ) {
         let connection = self.connections.at_mut(index);
         let took = ctx.now.since(connection.opened);
-        let is_permitted = match connection.is_kept {
-            true => is_reachable(connection, ctx.net),
-            false => is_permitted(connection, ctx.now, ctx.net),
+        let standing = match connection.is_kept {
+            false => standing(connection, ctx.now, ctx.net),
+            true if is_reachable(connection, ctx.net) => Standing::Permitted,
+            true => Standing::Refused,
         };
-        if !is_permitted || reaches_host(connection, took, ctx) {
+        if standing == Standing::Refused || reaches_host(connection, took, ctx) {
             return self.prohibit(index, ctx);
+        }
+        if standing == Standing::OnProof && connection.proof.is_none() {
+            connection.require_proof();
         }
         ctx.net
             .histograms
@@ -361,7 +370,8 @@ fn destination(
     let (written, port) = (key.remote.ip(), key.remote.port());
     let checked = if is_to_forwarder(key, net) {
         match net.policy.egress.decide_stream_to_forwarder(key.remote, now) {
-            Decision::Allowed(ground) => return dns.map(|remote| Permitted { remote, ground }),
+            Decision::Allowed(ground) => return dns.map(|remote| Permitted::new(remote, ground)),
+            Decision::AllowedOnProof => return None,
             Decision::Refused(ground) => Err(ground.into()),
         }
     } else {
@@ -379,24 +389,34 @@ pub(super) fn is_to_forwarder(key: &ConnectionKey, net: &Net) -> bool {
     net.config.plan.is_dns(key.remote.ip()) && key.remote.port() == DNS_PORT
 }
 
-/// Returns true if the policy permits an existing connection; the host's addresses and the rules may have changed since
-/// it was opened.
+/// Returns the policy's decision about an existing connection; the host's addresses and the rules may have changed since it was
+/// opened.
 ///
 /// A connection of a published port's client is permitted even if the client's address becomes the host's: a published
 /// port accepts clients on the host, too, and the guest's data still reaches only that client. Connections to the DNS
 /// forwarder are permitted, too, because its resolvers are the operator's choice and may be the host's own addresses.
-pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Net) -> bool {
+pub(super) fn standing<S>(connection: &Connection<S>, now: Instant, net: &Net) -> Standing {
     let to = connection.key.remote;
     if !is_judged(connection) {
-        return true;
+        return Standing::Permitted;
     }
     if is_to_forwarder(&connection.key, net) {
-        return !net.policy.egress.names_domains();
+        return match net.policy.egress.names_domains() {
+            true => Standing::Refused,
+            false => Standing::Permitted,
+        };
     }
-    net.policy.translate(EgressProtocol::Tcp, to).is_ok()
-        && net
-            .policy
-            .allows(EgressProtocol::Tcp, to.ip(), Some(to.port()), now)
+    if net.policy.translate(EgressProtocol::Tcp, to).is_err() {
+        return Standing::Refused;
+    }
+    let proved = connection.proof.as_ref().and_then(|proof| proof.hello());
+    match net.policy.standing(to, connection.opened, proved, now) {
+        // Its data was sent without a proof.
+        Standing::OnProof if connection.proof.is_none() && connection.state == TcpState::Open => {
+            Standing::Refused
+        }
+        standing => standing,
+    }
 }
 
 /// Returns true if the policy, without the egress rules, permits an existing connection after a change of the host's

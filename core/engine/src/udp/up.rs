@@ -149,7 +149,7 @@ impl<S> Udp<S> {
         };
         let peer = known.and_then(|home| self.fresh_peer(home, written, ctx.now));
         let peer = peer.filter(|(.., peer)| is_of_port(peer));
-        let Permitted { remote, ground } =
+        let Permitted { remote, ground, .. } =
             permitted_remote(peer.as_ref().map(|(.., peer)| peer), packet, written, ctx)?;
         packet.check_hop_limit(remote.ip(), ctx).ok()?;
         if written.port() == 0 {
@@ -397,7 +397,7 @@ fn permitted_remote<H, T: Transmit>(
     written: SocketAddr,
     ctx: &mut Ctx<'_, H, T>,
 ) -> Option<Permitted> {
-    let known = |remote| Permitted { remote, ground: None };
+    let known = |remote| Permitted::new(remote, None);
     match peer {
         // A peer may represent all ports, some of which the rules may refuse.
         Some(peer) if peer.redirected && peer.ports.is_kept(written.port()) => Some(known(peer.remote)),

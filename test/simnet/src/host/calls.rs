@@ -29,6 +29,7 @@ impl Host for SimHost {
             .filter(|_| !taken)
             .cloned()
             .unwrap_or(RemotePort {
+                records: false,
                 answer: ConnectResult::Fail(Failure::Refused),
                 script: Script::SINK,
                 proxy: ProxyExchange::default(),

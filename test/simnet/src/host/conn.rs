@@ -43,6 +43,8 @@ pub(super) struct SimConnection {
     /// Handshake at the beginning of the streams, and its requests as far as they were sent.
     proxy: ProxyExchange,
     request: Vec<u8>,
+    /// Bytes that the peer has received, if it records them.
+    record: Option<Vec<u8>>,
     app: Option<SimApp>,
     rng: Rng,
     /// True if the engine has not closed the socket.
@@ -129,6 +131,7 @@ impl SimConnection {
             script,
             proxy: ProxyExchange::default(),
             request: Vec::new(),
+            record: None,
             app: None,
             rng,
             held: false,
@@ -150,6 +153,11 @@ impl SimConnection {
             hung_up: false,
             tick_at: None,
         }
+    }
+
+    /// Returns the bytes that the peer has received, if it records them.
+    pub(super) fn recorded(&self) -> Option<&[u8]> {
+        self.record.as_deref()
     }
 
     /// Returns the number of bytes in the receive queue.
@@ -185,6 +193,7 @@ impl SimConnection {
         conn.proxy = remote.proxy;
         conn.flow = Some(flow);
         conn.held = true;
+        conn.record = remote.records.then(Vec::new);
         if phase == Phase::Open {
             conn.start(now);
         }
@@ -515,8 +524,11 @@ impl SimConnection {
             let request_len = self.proxy.request_len;
             let of_request = (request_len - self.request.len()).min(bytes.len());
             self.request.extend(&bytes[..of_request]);
+            let (stream, bytes_of_stream) = (streams::up(self.port), &bytes[of_request..]);
             let at = (self.up_tail + of_request as u64).saturating_sub(request_len as u64);
-            if let Some(at) = pattern::mismatch(streams::up(self.port), at, &bytes[of_request..]) {
+            if let Some(record) = &mut self.record {
+                record.extend_from_slice(bytes_of_stream);
+            } else if let Some(at) = pattern::mismatch(stream, at, bytes_of_stream) {
                 wrong.push(format!("port {}: byte {at} towards the host is wrong", self.port));
             }
             self.up_tail += bytes.len() as u64;

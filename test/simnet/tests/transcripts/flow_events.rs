@@ -18,6 +18,11 @@ impl FlowEvents for Recorder {
             FlowEventKind::Opened { target: None } => "opened".to_owned(),
             FlowEventKind::Opened { target: Some(target) } => format!("opened to {target}"),
             FlowEventKind::Decided { ground } => format!("decided {ground:?}"),
+            FlowEventKind::ServerName { part } => format!("name {}", String::from_utf8_lossy(part.octets())),
+            FlowEventKind::Proof { result, ground } => match result {
+                Ok(()) => format!("proven {ground:?}"),
+                Err(cause) => format!("{} {ground:?}", cause.word()),
+            },
             FlowEventKind::Peer { target } => format!("peer {target:?}"),
             FlowEventKind::Refused { reason } => format!("refused {reason}"),
             FlowEventKind::Closed {

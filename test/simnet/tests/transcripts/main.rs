@@ -16,6 +16,7 @@ mod idle;
 mod intruders;
 mod jumps;
 mod limits;
+mod names;
 mod operator;
 mod orphans;
 mod owned;
