@@ -77,7 +77,7 @@ impl Negotiation {
         };
         (
             first.map_or(target, HostTarget::Proxy),
-            Some(Box::new(negotiation)),
+            Some(negotiation),
         )
     }
 
