@@ -290,10 +290,8 @@ impl<S> Tcp<S> {
         pending.error |= ready.error;
         pending.urgent |= ready.urgent;
         pending.end = (pending.end || ready.end) && !pending.error;
-        match connection.state {
-            TcpState::Connecting { .. } => return self.connected(flow.index, ctx),
-            TcpState::Negotiating { .. } => return self.negotiate(flow.index, ctx),
-            _ => {}
+        if let TcpState::Connecting { .. } = connection.state {
+            return self.connected(flow.index, ctx);
         }
         // Behind the end of the stream, a peek returns no error; before the proof of a name, there is no peek.
         if ready.error
@@ -319,7 +317,7 @@ impl<S> Tcp<S> {
         };
         connection.timer.fired();
         match connection.state {
-            TcpState::Connecting { give_up } | TcpState::Negotiating { give_up } => {
+            TcpState::Connecting { give_up } => {
                 if give_up.is_some_and(|at| ctx.now >= at) {
                     let reason = self.open_failed(flow.index, Failure::TimedOut);
                     return self.refuse(flow.index, reason, ctx);

@@ -35,15 +35,10 @@ pub(super) const FIRST_WINDOW: u32 = 64 << 10;
 /// State of a connection, which differs from those of RFC 9293 in that it includes the host connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TcpState {
-    /// The guest's SYN was received, and the connect to the remote host is pending.
+    /// The guest's SYN was received, and the connect to the remote host or the handshake with the upstream proxy is pending.
     Connecting {
         /// Time at which the connect is abandoned and the guest's SYN refused; `None` leaves the timeout to the host's
         /// kernel.
-        give_up: Option<Instant>,
-    },
-    /// The host connection to the upstream proxy is established, and the handshake with the proxy is pending.
-    Negotiating {
-        /// As for [`Self::Connecting`].
         give_up: Option<Instant>,
     },
     /// The SYN-ACK was sent to the guest; the host connection is established.

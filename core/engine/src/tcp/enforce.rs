@@ -77,11 +77,7 @@ impl<S> Tcp<S> {
             TcpState::TimeWait { .. } => self.remove(flow.index, ctx),
             // The reset for the guest waits for room on the link.
             TcpState::Failed => {}
-            TcpState::Connecting { .. }
-            | TcpState::Negotiating { .. }
-            | TcpState::SynReceived
-            | TcpState::SynSent
-            | TcpState::Open => {
+            TcpState::Connecting { .. } | TcpState::SynReceived | TcpState::SynSent | TcpState::Open => {
                 if let Some(socket) = connection.socket.take() {
                     ctx.host.abort(socket);
                 }

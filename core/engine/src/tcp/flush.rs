@@ -33,7 +33,7 @@ impl<S> Connection<S> {
     ) -> Result<(), Ended> {
         self.pending.dirty = false;
         match self.state {
-            TcpState::Connecting { .. } | TcpState::Negotiating { .. } | TcpState::Failed => return Ok(()),
+            TcpState::Connecting { .. } | TcpState::Failed => return Ok(()),
             TcpState::SynReceived | TcpState::SynSent => {
                 if self.pending.handshake {
                     self.send_handshake(id, ctx);
@@ -76,7 +76,7 @@ impl<S> Connection<S> {
     /// Arms the connection's timer for its next deadline.
     pub(super) fn arm<H, T>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
         let at = match self.state {
-            TcpState::Connecting { give_up } | TcpState::Negotiating { give_up } => give_up,
+            TcpState::Connecting { give_up } => give_up,
             TcpState::TimeWait { until } => Some(until),
             TcpState::Failed => None,
             TcpState::SynReceived | TcpState::SynSent => self.down.recovery.retry.map(|(at, _)| at),

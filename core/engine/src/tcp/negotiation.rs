@@ -35,6 +35,8 @@ pub(super) struct Negotiation {
     handshake: Handshake,
     /// Requests that the host socket has not accepted yet.
     unsent: Vec<u8>,
+    /// True if the host socket is connected to the proxy.
+    pub(super) is_connected: bool,
     /// True if the proxy has established the connection.
     is_established: bool,
 }
@@ -73,12 +75,10 @@ impl Negotiation {
             proxy,
             next: 0,
             unsent: Vec::new(),
+            is_connected: false,
             is_established: false,
         };
-        (
-            first.map_or(target, HostTarget::Proxy),
-            Some(Box::new(negotiation)),
-        )
+        (first.map_or(target, HostTarget::Proxy), Some(negotiation))
     }
 
     /// Returns true if the proxy has an address to which no connect has led.

@@ -159,13 +159,12 @@ impl<S> Tcp<S> {
 
     /// Continues after the connect has succeeded: with the handshake with the proxy, or with the guest's SYN.
     fn established<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
-        let connection = self.connections.at_mut(index);
-        match connection.state {
-            TcpState::Connecting { give_up } if self.negotiations.contains_key(&index) => {
-                connection.state = TcpState::Negotiating { give_up };
+        match self.negotiations.get_mut(&index) {
+            Some(negotiation) => {
+                negotiation.is_connected = true;
                 self.negotiate(index, ctx);
             }
-            _ => self.answer_syn(index, ctx),
+            None => self.answer_syn(index, ctx),
         }
     }
 
@@ -207,12 +206,16 @@ impl<S> Tcp<S> {
         self.reset(index, ctx);
     }
 
-    /// Handles an event of a host socket whose connect is pending.
+    /// Handles an event of a host socket whose connect, or handshake with the proxy, is pending.
     pub(super) fn connected<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
         ctx: &mut Ctx<'_, H, T>,
     ) {
+        let negotiation = self.negotiations.get(&index);
+        if negotiation.is_some_and(|negotiation| negotiation.is_connected) {
+            return self.negotiate(index, ctx);
+        }
         let connection = self.connections.at_mut(index);
         let Some(socket) = &mut connection.socket else {
             return;

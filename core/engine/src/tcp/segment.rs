@@ -38,12 +38,10 @@ impl<S> Connection<S> {
         let (seq, flags) = (Seq(segment.seq), segment.flags);
         let mut changed = false;
         match self.state {
-            TcpState::Connecting { .. } | TcpState::Negotiating { .. } => {
-                match flags.has(Flags::RST) && seq == self.up.next {
-                    true => return Verdict::Reset,
-                    false => return Verdict::Ignored,
-                }
-            }
+            TcpState::Connecting { .. } => match flags.has(Flags::RST) && seq == self.up.next {
+                true => return Verdict::Reset,
+                false => return Verdict::Ignored,
+            },
             TcpState::SynSent => return self.receive_syn_ack(segment, ctx),
             TcpState::SynReceived => {
                 if let Some(verdict) = self.receive_before_establishment(segment, ctx.now) {

@@ -70,7 +70,7 @@ impl<S> super::Tcp<S> {
 
 fn phase<S>(connection: &Connection<S>) -> Phase {
     match connection.state {
-        TcpState::Connecting { .. } | TcpState::Negotiating { .. } => Phase::Connecting,
+        TcpState::Connecting { .. } => Phase::Connecting,
         TcpState::SynReceived | TcpState::SynSent => Phase::Handshake,
         TcpState::Open if connection.up.fin.is_some() || connection.down.eof => Phase::Closing,
         TcpState::Open => Phase::Open,
