@@ -306,7 +306,7 @@ fn unresponsive_address(context: &Context) -> Result<()> {
     let far = FarEnd::new(context, &[Family::V4])?;
     far.network
         .server()
-        .enter(|| ip(&format!("-6 route add blackhole {}/128", dns::AAAA)))?;
+        .enter(|| ip(&format!("route add blackhole {}/128", dns::AAAA)))?;
     let line = curl("-w ' %{time_connect}' -o /dev/null", "https://api.test/hello");
     let seconds = |rules: &[&str]| -> Result<f64> {
         let (text, _) = far.run(rules, &line)?;
