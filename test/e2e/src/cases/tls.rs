@@ -1,15 +1,21 @@
 //! Cases about rules with `/tls` and `/tls-strict`: usual clients connect to a server of several names.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use pontoon_netns::{add_address, ip};
+use pontoon_vm_peer::tap_bridge::Faults;
 use serde_json::Value;
 
-use super::{expect, replace_file};
+use super::{expect, replace_file, tmpfs, vm};
+use crate::carrier::Framing;
 use crate::case::{Case, Context, Family};
+use crate::machine::TapGuest;
 use crate::network::Network;
+use crate::process;
 use crate::server::tls::{AUTHORITY, HELLO, TlsServer};
 use crate::server::{self, dns};
 
@@ -24,6 +30,11 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("tls.unresponsive-address", 60, unresponsive_address).alone(),
     ]
     .into_iter()
+    .chain(Framing::ALL.map(|framing| {
+        Case::new(&format!("tls.vm.{framing}"), 60, move |context| {
+            machine(context, framing)
+        })
+    }))
     .map(Case::pontoon_only)
     .collect()
 }
@@ -43,20 +54,10 @@ impl<'a> FarEnd<'a> {
             .iter()
             .map(|family| family.pick(dns::A, dns::AAAA))
             .collect();
-        let server = network.server().enter(|| {
-            for address in &addresses {
-                let width = if address.is_ipv4() { 32 } else { 128 };
-                add_address("lo", &format!("{address}/{width}"))?;
-            }
-            server::dns::start(SocketAddr::new(resolver, 53))?;
-            let ports: Vec<_> = addresses
-                .iter()
-                .map(|address| SocketAddr::new(*address, 443))
-                .collect();
-            // A certificate for all names and addresses: it is the rule that refuses, not the client.
-            let names = format!("DNS:api.test,DNS:other.test,IP:{},IP:{}", dns::A, dns::AAAA);
-            TlsServer::start(&ports, &names)
-        })?;
+        network
+            .server()
+            .enter(|| server::dns::start(SocketAddr::new(resolver, 53)))?;
+        let server = start_server(&network, &addresses)?;
         Ok(Self { network, server })
     }
 
@@ -70,6 +71,20 @@ impl<'a> FarEnd<'a> {
         let records = records.lines().map(serde_json::from_str);
         Ok((text, records.collect::<Result<_, _>>()?))
     }
+}
+
+/// Starts a TLS server on these addresses at the far end.
+fn start_server(network: &Network<'_>, addresses: &[IpAddr]) -> Result<TlsServer> {
+    network.server().enter(|| {
+        for address in addresses {
+            let width = if address.is_ipv4() { 32 } else { 128 };
+            add_address("lo", &format!("{address}/{width}"))?;
+        }
+        let ports = addresses.iter().map(|address| SocketAddr::new(*address, 443));
+        // A certificate for all names and addresses: it is the rule that refuses, not the client.
+        let names = format!("DNS:api.test,DNS:other.test,IP:{},IP:{}", dns::A, dns::AAAA);
+        TlsServer::start(&ports.collect::<Vec<_>>(), &names)
+    })
 }
 
 /// Lines of shell that connect to `name` and print the file of the server.
@@ -292,7 +307,7 @@ fn replaced(context: &Context) -> Result<()> {
             "/run/rules",
         ];
         let output = context.program.command()?.args(arguments).output()?;
-        crate::process::checked("ctl", output.status, &output.stdout, &output.stderr)?;
+        process::checked("ctl", output.status, &output.stdout, &output.stderr)?;
         guest.send_line("continue")?;
         expect(&guest.line()?, "end")?;
         let received = far.server.received();
@@ -306,7 +321,7 @@ fn unresponsive_address(context: &Context) -> Result<()> {
     let far = FarEnd::new(context, &[Family::V4])?;
     far.network
         .server()
-        .enter(|| ip(&format!("-6 route add blackhole {}/128", dns::AAAA)))?;
+        .enter(|| ip(&format!("route add blackhole {}/128", dns::AAAA)))?;
     let line = curl("-w ' %{time_connect}' -o /dev/null", "https://api.test/hello");
     let seconds = |rules: &[&str]| -> Result<f64> {
         let (text, _) = far.run(rules, &line)?;
@@ -320,6 +335,38 @@ fn unresponsive_address(context: &Context) -> Result<()> {
     ensure!(
         (with - without).abs() < 0.2,
         "{with} s with a rule, {without} s without"
+    );
+    Ok(())
+}
+
+/// Tests the rule with a virtual machine as the guest.
+fn machine(context: &Context, framing: Framing) -> Result<()> {
+    tmpfs(Path::new("/run"))?;
+    let (network, machine) = vm::start(context, framing, &["--allow", "api.test:443/tls"])?;
+    let server = start_server(&network, &[dns::A.into()])?;
+    let guest = TapGuest::of(&machine, Faults::NONE)?;
+    guest.dhcp4()?;
+    let shell = |line: &str| {
+        let line = format!("{{ {line} ; }} 2>&1; true");
+        guest
+            .namespace
+            .enter(|| process::output(Command::new("sh").args(["-c", &line])))
+    };
+    let get = |name: &str| {
+        let resolved = format!("--resolve {name}:443:{}", dns::A);
+        shell(&curl(&resolved, &format!("https://{name}/hello")))
+    };
+    let before = get("api.test")?;
+    ensure!(before.contains("curl: (7)"), "without a response: {before}");
+    shell("dig +short @10.0.2.3 api.test A")?;
+    let allowed = get("api.test")?;
+    ensure!(allowed.contains(HELLO), "{allowed}");
+    let other = get("other.test")?;
+    ensure!(!other.contains(HELLO), "{other}");
+    let received = server.received();
+    ensure!(
+        matches!(received[..], [first, 0] if first > 0),
+        "the server has received {received:?}"
     );
     Ok(())
 }
