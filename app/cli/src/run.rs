@@ -15,6 +15,7 @@ use pontoon_supervisor::options::{
     AddressSource, Addressing, Guest, GuestOptions, Ipv4, Ipv6, Resolvers, VhostNet,
 };
 use pontoon_supervisor::policy;
+use pontoon_supervisor::proxy::{ProxyOptions, UrlError};
 use pontoon_worker::Outbound;
 
 use crate::args::{LogFormat, NetworkArgs, OutboundSource, Resolver, RunArgs};
@@ -74,9 +75,13 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
         return Err(misused(wrong, "another --mac or --gateway-mac"));
     }
     let resolvers = resolvers(&arguments.dns)?;
+    let proxy = proxy(&arguments)?;
     let rules = rules(arguments.allow, arguments.deny, arguments.policy.as_deref())?;
     if resolvers == Resolvers::None {
         check_without_forwarder(&addressing, &rules)?;
+    }
+    if let (Resolvers::None, Some(proxy)) = (&resolvers, &proxy) {
+        check_proxy_without_forwarder(proxy)?;
     }
     if arguments.decision_deadline.is_some()
         && arguments.control_decide.is_none()
@@ -94,6 +99,7 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
         host_addresses: arguments.host_addresses,
         metadata: arguments.metadata,
         rules,
+        proxy,
         map_host: arguments.map_host,
         addressing,
         mtu: arguments.mtu,
@@ -148,6 +154,47 @@ fn check_without_forwarder(addressing: &Addressing, rules: &[EgressRule]) -> Res
         return Err(misused(wrong, "addresses, or another --dns"));
     }
     Ok(())
+}
+
+/// Returns the options of the upstream proxy. An error does not repeat the URL, which may contain credentials by mistake.
+fn proxy(arguments: &NetworkArgs) -> Result<Option<ProxyOptions>, Error> {
+    let Some(url) = &arguments.proxy else {
+        return Ok(None);
+    };
+    let wrong = |why: UrlError| {
+        let error = Error::new(format!("--proxy: {why}")).with_status(usage::STATUS);
+        match why {
+            UrlError::Credentials => error.advise("--proxy-credentials FILE"),
+            _ => error,
+        }
+    };
+    let rules = arguments.proxy_for.iter().chain(&arguments.no_proxy);
+    for rule in rules {
+        if let Some(proof) = rule.proof {
+            let wrong = format!("--proxy-for and --no-proxy: '{rule}': '/{proof}' is for --allow");
+            return Err(misused(wrong, "the rule without it"));
+        }
+    }
+    Ok(Some(ProxyOptions {
+        url: url.parse().map_err(wrong)?,
+        credentials: arguments.proxy_credentials.clone(),
+        through: arguments.proxy_for.clone(),
+        direct: arguments.no_proxy.clone(),
+        resolves_names: arguments.proxy_dns,
+    }))
+}
+
+/// Checks that no option of the proxy needs the DNS forwarder, which `--dns none` disables.
+fn check_proxy_without_forwarder(proxy: &ProxyOptions) -> Result<(), Error> {
+    let mut rules = proxy.through.iter().chain(&proxy.direct);
+    let wrong = match rules.find(|rule| matches!(rule.target, Target::Name(_))) {
+        Some(rule) => format!("'{rule}' needs the DNS forwarder, which --dns none disables"),
+        None if proxy.resolves_names => {
+            "--proxy-dns needs the DNS forwarder, which --dns none disables".to_owned()
+        }
+        None => return Ok(()),
+    };
+    Err(misused(wrong, "another --dns"))
 }
 
 /// Returns the address options, of which some exclude each other.
@@ -218,9 +265,12 @@ fn command_or_shell(command: Vec<OsString>) -> Vec<OsString> {
 
 fn rules(allow: Vec<Match>, deny: Vec<Match>, file: Option<&Path>) -> Result<Vec<EgressRule>, Error> {
     let mut rules = file.map_or(Ok(Vec::new()), policy::read)?;
-    let all = |action| move |to| EgressRule { action, to };
-    rules.extend(allow.into_iter().map(all(Action::Allow)));
-    rules.extend(deny.into_iter().map(all(Action::Deny)));
+    let allow = allow.into_iter().map(|to| (Action::Allow, to));
+    let deny = deny.into_iter().map(|to| (Action::Deny, to));
+    for (action, to) in allow.chain(deny) {
+        let rule = EgressRule::new(action, to);
+        rules.push(rule.map_err(|why| misused(why, "/tls in an allow rule"))?);
+    }
     let wrong = |why| {
         misused(
             format!("--allow, --deny and --policy: {why}"),

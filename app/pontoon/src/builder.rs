@@ -248,7 +248,8 @@ impl NetworkBuilder {
 
     fn rule(mut self, action: Action, destination: &str) -> Result<Self, Error> {
         let to: Match = destination.parse().map_err(Error::invalid)?;
-        self.rules.push(EgressRule { action, to });
+        self.rules
+            .push(EgressRule::new(action, to).map_err(Error::invalid)?);
         Ok(self)
     }
 

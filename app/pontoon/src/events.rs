@@ -215,7 +215,11 @@ impl Reader {
             target,
             ..
         } = self;
-        let more = reader.read(BATCH, |found| target.call(&recorder.take(&found)));
+        let more = reader.read(BATCH, |found| {
+            if let Some(record) = recorder.take(&found) {
+                target.call(&record);
+            }
+        });
         if self.next_omitted <= Instant::now() && reader.has_omitted() {
             self.next_omitted = Instant::now() + OMITTED_PAUSE;
             recorder.take_omitted(reader, |record| target.call(record));
@@ -232,7 +236,11 @@ impl Reader {
             target,
             ..
         } = self;
-        reader.finish(|found| target.call(&recorder.take(&found)));
+        reader.finish(|found| {
+            if let Some(record) = recorder.take(&found) {
+                target.call(&record);
+            }
+        });
         recorder.take_omitted(reader, |record| target.call(record));
         recorder.end_flows(|record| target.call(&record));
         target.call(&recorder.end());

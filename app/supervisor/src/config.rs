@@ -66,6 +66,8 @@ pub(crate) fn config(
         udp_filter: options.udp_filter,
         max_flow_rate: Some(flow_rate(options.max_flow_rate, options.workers)),
         bandwidth: options.max_bandwidth.map(Bandwidth::new),
+        // Set later, because it has credentials, which the guest's first process must not inherit.
+        proxy: None,
         plan,
     }
 }

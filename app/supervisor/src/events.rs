@@ -276,7 +276,9 @@ impl Log {
     }
 
     fn take(&mut self, found: &Found) {
-        self.outputs.write(&self.recorder.take(found));
+        if let Some(record) = self.recorder.take(found) {
+            self.outputs.write(&record);
+        }
         self.outputs.make_room();
     }
 }

@@ -53,6 +53,7 @@ mod inherited;
 pub mod log_file;
 pub mod options;
 pub mod policy;
+pub mod proxy;
 mod setup;
 mod statistics;
 mod watch;
@@ -161,6 +162,11 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
     } = plan.start(&link)?;
     config.guest_mac = guest_mac;
     let helper = SocketHelper::for_guest(options, &guest, netns_cookie);
+    config.proxy = options
+        .proxy
+        .as_ref()
+        .map(|proxy| proxy.open(&config.plan))
+        .transpose()?;
     refuse_guest(control.as_mut(), &guest)?;
     let sources = config.host;
     let owned = host.watch.owned().to_vec();

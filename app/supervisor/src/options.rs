@@ -20,6 +20,7 @@ use crate::audit::Audit;
 use crate::capture::Capture;
 use crate::forward::Forward;
 use crate::log_file::LogTo;
+use crate::proxy::ProxyOptions;
 use crate::publish::Publish;
 
 /// Parsed options of `pontoon run` and `pontoon vm`.
@@ -41,6 +42,8 @@ pub struct GuestOptions {
     pub metadata: bool,
     /// Egress rules, in the order of the options.
     pub rules: Vec<EgressRule>,
+    /// Upstream proxy of the guest's TCP connections.
+    pub proxy: Option<ProxyOptions>,
     /// Addresses that lead to the address from which the host sends to other hosts.
     pub map_host: Vec<IpAddr>,
     /// Addresses, gateways and routes of the guest's interface.

@@ -34,7 +34,7 @@ impl Lists {
         let rules = |action: Action, texts: Vec<String>| {
             texts.into_iter().map(move |text| {
                 let to: Match = text.parse()?;
-                Ok(EgressRule { action, to })
+                EgressRule::new(action, to)
             })
         };
         rules(Action::Allow, self.allow)

@@ -4,6 +4,7 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU32;
 use core::time::Duration;
+use std::sync::Arc;
 
 use pontoon_wire::Mac;
 
@@ -11,6 +12,7 @@ use crate::address_plan::AddressPlan;
 use crate::bandwidth::Bandwidth;
 use crate::egress::Egress;
 use crate::policy::GuestForward;
+use crate::proxy::Proxy;
 
 /// The engine's default Ethernet address: locally administered, with "Pont" in ASCII.
 pub const OUR_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x02]);
@@ -71,6 +73,8 @@ pub struct Config {
     pub max_flow_rate: Option<u32>,
     /// Bandwidth limit of the guest, if there is one (`--max-bandwidth`).
     pub bandwidth: Option<Bandwidth>,
+    /// The upstream proxy (`--proxy`).
+    pub proxy: Option<Arc<Proxy>>,
 }
 
 /// A protocol or service of the guest's link that can be disabled.
@@ -119,7 +123,8 @@ impl FromIterator<LinkService> for ServiceSet {
 impl Config {
     /// Returns true if DHCP and router advertisements contain the address of the DNS forwarder.
     pub(crate) fn announces_dns(&self) -> bool {
-        !self.resolvers.is_empty() && !self.disabled.contains(LinkService::DnsOption)
+        (!self.resolvers.is_empty() || self.has_proxy_names())
+            && !self.disabled.contains(LinkService::DnsOption)
     }
 
     /// Returns the search domains that DHCP and router advertisements contain.
@@ -159,6 +164,7 @@ impl Config {
             max_udp_ports: 7_058,
             max_flow_rate: None,
             bandwidth: None,
+            proxy: None,
         }
     }
 }

@@ -98,6 +98,15 @@ counters! {
         tcp_share_refused,
     /// TCP connects of the guest that the remote host refused or that timed out.
         tcp_connect_failed,
+    /// TCP connections of the guest established through the upstream proxy.
+        proxy_opened,
+    /// TCP connections of the guest that the upstream proxy refused, or answered with a message that is not one of its
+    /// protocol.
+        proxy_refused,
+    /// TCP connections of the guest for which the upstream proxy was not reachable, was reset, or did not answer in time.
+        proxy_failed,
+    /// UDP datagrams and echo requests refused because their destination is reached through the upstream proxy.
+        proxy_unsupported,
     /// TCP segments from the guest that belong to no connection, answered by a reset.
         tcp_unknown,
     /// TCP connections ended by a reset from the guest.
@@ -160,6 +169,8 @@ counters! {
         fragments_dropped,
     /// DNS queries that the DNS forwarder accepted.
         dns_queries,
+    /// DNS queries answered with an address that stands for a name, which the upstream proxy resolves.
+        dns_proxied,
     /// DNS messages to the forwarder with an opcode other than QUERY: answered by NOTIMP over UDP, by a reset over TCP.
         dns_unsupported,
     /// DNS queries that no resolver answered in time, answered by SERVFAIL.
@@ -173,6 +184,32 @@ counters! {
     dns_streams_closed,
     /// Datagrams to the DNS forwarder's sockets that are not a response to the pending query.
         dns_mismatched,
+    /// DNS responses from which keys of Encrypted Client Hello were removed because of a rule with `/tls-strict`.
+        dns_ech_removed,
+    /// DNS responses that were replaced by SERVFAIL because such keys could not be removed from them.
+        dns_ech_malformed,
+    /// TCP connections that have proved the domain of a rule with `/tls` or `/tls-strict`.
+        tls_proven,
+    /// TCP connections reset because they do not begin with a TLS handshake, and only such rules permit them.
+        tls_refused_not_tls,
+    /// TCP connections reset because their ClientHello is malformed or ambiguous, and only such rules permit them.
+        tls_refused_malformed,
+    /// TCP connections reset because their ClientHello has more than 16 KiB, and only such rules permit them.
+        tls_refused_too_long,
+    /// TCP connections reset because their ClientHello names no server, and only such rules permit them.
+        tls_refused_no_name,
+    /// TCP connections reset because their ClientHello names a server that no rule permits there.
+        tls_refused_other_name,
+    /// TCP connections reset because their ClientHello has the extension encrypted_client_hello, against `/tls-strict`.
+        tls_refused_ech,
+    /// TCP connections reset because their ClientHello was not complete in time, and only such rules permit them.
+        tls_refused_timeout,
+    /// TCP connections reset because the guest has closed them before the end of the ClientHello that a rule requires.
+        tls_refused_ended,
+    /// TCP connections reset because too many others were waiting for a ClientHello that a rule requires.
+        tls_refused_limit,
+    /// UDP datagrams refused because only TCP connections that prove their name are permitted to the same address and port.
+        tls_udp_refused,
     /// Panics while a frame or event was handled; the flow concerned was reset.
         panics,
     /// Flow events that were lost because the memory for events was full.

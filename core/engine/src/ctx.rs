@@ -40,6 +40,8 @@ pub struct Net {
     pub pool: Pool,
     /// Bytes of host memory in the receive queues of stalled TCP connections, whose guest does not read.
     pub(crate) stalled_bytes: u64,
+    /// Number of TCP connections that wait for a ClientHello that a rule requires.
+    pub(crate) proving: u32,
     /// Number of open flows of all kinds in this worker.
     pub flows: u32,
     /// Number of these flows that have two descriptors, because they are connections that do not use the link.
@@ -170,6 +172,7 @@ impl Net {
             forwards: config.forwards.iter().copied().collect(),
             // The policy holds the rules alone: addresses of a domain are removed with the last rule that names it.
             egress: core::mem::take(&mut config.egress),
+            proxy: config.proxy.clone(),
         };
         Self {
             policy,
@@ -178,6 +181,7 @@ impl Net {
             histograms: Histograms::default(),
             pool: Pool::default(),
             stalled_bytes: 0,
+            proving: 0,
             flows: 0,
             joined: 0,
             clients: PortClients::default(),
@@ -207,6 +211,12 @@ impl Net {
             current_flow: None,
             config,
         }
+    }
+
+    /// Returns true if ports of the same address may be treated differently although no rule refuses any: by the decider, or
+    /// because some are reached through the upstream proxy.
+    pub(crate) fn distinguishes_ports(&self) -> bool {
+        self.decisions.is_some() || self.policy.proxy.is_some()
     }
 
     /// Checks whether `--max-flows` and `--max-flow-rate` admit one more flow. An admitted flow is counted against the

@@ -23,6 +23,7 @@
 
 mod clients;
 mod message;
+mod proxied;
 mod resolvers;
 mod responses;
 pub(crate) mod stream;
@@ -228,6 +229,15 @@ impl<S> Forwarder<S> {
             }
             return;
         }
+        if let Some(answer) = proxied::answer(&query, ctx.net, ctx.now) {
+            ctx.net.counters.dns_queries += 1;
+            ctx.net.counters.dns_proxied += 1;
+            ctx.net.policy.learn(&answer, ctx.now);
+            if ctx.net.admits_answer() {
+                emit(ctx, asked, guest, &answer);
+            }
+            return;
+        }
         // Each query uses a host port and a flow; most of both are reserved for the guest.
         let config = &ctx.net.config;
         let most = config.max_udp_ports.min((config.max_flows / 4).max(1));
@@ -389,7 +399,7 @@ impl<S> Forwarder<S> {
     fn fail<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let pending = self.pending.at_mut(index);
         if let Some(mut answer) = pending.declined.take() {
-            ctx.net.policy.egress.learn(&answer, ctx.now);
+            ctx.net.policy.learn(&answer, ctx.now);
             reply(pending, &mut answer, ctx);
         } else {
             ctx.net.counters.dns_failed += pending.clients.len() as u64;

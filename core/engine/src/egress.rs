@@ -11,6 +11,7 @@
 
 mod answer;
 mod name;
+mod proof;
 mod refused;
 mod rule;
 mod selection;
@@ -26,6 +27,7 @@ use crate::Instant;
 use name::{AddressUse, LearnedDomain, LearnedDomains, Renewal};
 
 pub use name::HOLD;
+pub use proof::{Unproven, UnprovenCause};
 pub use refused::RefusedFlows;
 pub use rule::{Action, EgressProtocol, EgressRule, Match, Pattern, Proof, Target};
 pub use selection::DestinationSelection;
@@ -38,6 +40,9 @@ pub struct Egress {
     /// Refusals because no allow rule matches; `resolvers` counts those of DNS resolvers other than the forwarder.
     unlisted: MatchTally,
     resolvers: MatchTally,
+    /// Rate limit of the log lines about connections without the proof that a rule requires, and about UDP in place of them.
+    /// These refusals count as unlisted.
+    unproven: MatchTally,
     /// The number of matches of all of them.
     matches: u64,
     notices: Vec<RefusalNotice>,
@@ -89,10 +94,14 @@ pub enum DecisionGround {
     Unlisted,
     /// The destination is a DNS resolver other than the forwarder, while rules name domains.
     Resolver,
+    /// The packet is UDP, and the rule at this index permits only TCP connections with a proof of their name there.
+    TlsOnly(u32),
     /// The decider has allowed or denied the flow that the rules permit.
     Decider,
     /// The decider has redirected the flow that the rules permit.
     Redirect,
+    /// The flow that the rules permit uses the upstream proxy.
+    Proxy,
 }
 
 /// Decision of the egress rules about a destination, with its ground.
@@ -101,6 +110,8 @@ pub enum DecisionGround {
 pub enum Decision {
     /// The guest may reach the destination: by an allow rule, or because there is none.
     Allowed(Option<DecisionGround>),
+    /// The guest may open the TCP connection, which has to prove the domain of a rule before it carries data.
+    AllowedOnProof,
     /// The guest may not reach the destination.
     Refused(DecisionGround),
 }
@@ -114,6 +125,19 @@ enum RefusalGround {
     Unlisted,
     /// The destination is a DNS resolver other than the forwarder, while rules name domains.
     Resolver,
+    /// The rule at this index permits only TCP connections with a proof of their name there.
+    TlsOnly(usize),
+}
+
+/// The ground on which egress rules permit a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PermissionGround {
+    /// There is no allow rule.
+    Open,
+    /// The allow rule at this index matches the destination.
+    Rule(usize),
+    /// Only allow rules that require a proof match the destination.
+    Proof,
 }
 
 /// Log line about refused packets.
@@ -132,6 +156,7 @@ impl From<RefusalGround> for DecisionGround {
             RefusalGround::Rule(place) => Self::of_rule(place),
             RefusalGround::Unlisted => Self::Unlisted,
             RefusalGround::Resolver => Self::Resolver,
+            RefusalGround::TlsOnly(place) => Self::TlsOnly(u32::try_from(place).unwrap_or(u32::MAX)),
         }
     }
 }
@@ -183,8 +208,9 @@ impl Egress {
     /// Decides whether the guest may reach `to`, and counts the rule that matches.
     pub fn decide(&mut self, to: &Destination<'_>, now: Instant) -> Decision {
         match self.ground(to, now) {
-            Ok(None) => Decision::Allowed(None),
-            Ok(Some(place)) => {
+            Ok(PermissionGround::Open) => Decision::Allowed(None),
+            Ok(PermissionGround::Proof) => Decision::AllowedOnProof,
+            Ok(PermissionGround::Rule(place)) => {
                 let entry = &mut self.entries[place];
                 entry.tally.hits += 1;
                 self.matches += 1;
@@ -203,21 +229,29 @@ impl Egress {
     /// Decides as [`Self::decide`] about a flow for which a rule was counted before. Nothing is counted.
     pub(crate) fn decide_again(&self, to: &Destination<'_>, now: Instant) -> Decision {
         match self.ground(to, now) {
-            Ok(place) => Decision::Allowed(place.map(DecisionGround::of_rule)),
+            Ok(PermissionGround::Open) => Decision::Allowed(None),
+            Ok(PermissionGround::Rule(place)) => Decision::Allowed(Some(DecisionGround::of_rule(place))),
+            Ok(PermissionGround::Proof) => Decision::AllowedOnProof,
             Err(ground) => Decision::Refused(ground.into()),
         }
     }
 
-    /// Returns true if the rules permit the destination of an existing flow. Nothing is counted.
+    /// Returns true if the rules permit the destination of an existing flow, which may have to prove a domain. Nothing is
+    /// counted.
     #[must_use]
     pub fn allows(&self, to: &Destination<'_>, now: Instant) -> bool {
         self.ground(to, now).is_ok()
     }
 
-    /// Returns the allow rule that permits a destination, if there is one. Nothing is counted.
+    /// Returns the allow rule that permits a destination, if there is one; of rules that require a proof, the first. Nothing is
+    /// counted.
     #[must_use]
     pub fn allowing_rule(&self, to: &Destination<'_>, now: Instant) -> Option<&EgressRule> {
-        let place = self.ground(to, now).ok().flatten()?;
+        let place = match self.ground(to, now).ok()? {
+            PermissionGround::Open => return None,
+            PermissionGround::Rule(place) => place,
+            PermissionGround::Proof => self.first_candidate(to, now)?,
+        };
         self.entries.get(place).map(|entry| &entry.rule)
     }
 
@@ -311,9 +345,8 @@ impl Egress {
         self.entries.iter().map(|entry| &entry.rule)
     }
 
-    /// Returns the index of the allow rule that permits `to`, or `None` if there are only deny rules; an error if `to`
-    /// is refused.
-    fn ground(&self, to: &Destination<'_>, now: Instant) -> Result<Option<usize>, RefusalGround> {
+    /// Returns the ground on which the rules permit `to`; an error if they refuse it.
+    fn ground(&self, to: &Destination<'_>, now: Instant) -> Result<PermissionGround, RefusalGround> {
         let asks = to.protocol != EgressProtocol::Icmp && matches!(to.port, Some(DNS | DNS_OVER_TLS));
         if asks && self.names_domains() {
             return Err(RefusalGround::Resolver);
@@ -336,8 +369,9 @@ impl Egress {
             }
         }
         match admitted {
-            None if closed => Err(RefusalGround::Unlisted),
-            admitted => Ok(admitted),
+            Some(place) => Ok(PermissionGround::Rule(place)),
+            None if !closed => Ok(PermissionGround::Open),
+            None => self.ground_by_proof(to, now),
         }
     }
 
@@ -351,24 +385,26 @@ impl Egress {
         now: Instant,
     ) -> Decision {
         let refused = Decision::Refused(ground.into());
-        let (tally, why) = match ground {
-            RefusalGround::Rule(place) => {
-                let entry = &mut self.entries[place];
-                (&mut entry.tally, &entry.rule as &dyn fmt::Display)
+        let tally = match ground {
+            RefusalGround::Rule(place) => &mut self.entries[place].tally,
+            RefusalGround::Unlisted => &mut self.unlisted,
+            RefusalGround::Resolver => &mut self.resolvers,
+            RefusalGround::TlsOnly(_) => {
+                self.unlisted.hits += 1;
+                &mut self.unproven
             }
-            RefusalGround::Unlisted => (&mut self.unlisted, &UNLISTED as &dyn fmt::Display),
-            RefusalGround::Resolver => (&mut self.resolvers, &RESOLVER as &dyn fmt::Display),
         };
-        tally.hits += 1;
         self.matches += 1;
-        tally.unreported += 1;
-        if tally.reported.is_some_and(|last| now.since(last) < QUIET) {
+        let Some(times) = tally.report(now) else {
             return refused;
-        }
-        tally.reported = Some(now);
-        let times = match core::mem::take(&mut tally.unreported) {
-            1 => String::new(),
-            times => format!(" ({times} times)"),
+        };
+        let why = match ground {
+            RefusalGround::Rule(place) => self.entries[place].rule.to_string(),
+            RefusalGround::Unlisted => UNLISTED.to_owned(),
+            RefusalGround::Resolver => RESOLVER.to_owned(),
+            RefusalGround::TlsOnly(place) => {
+                format!("{} permits TLS over TCP only", self.entries[place].rule)
+            }
         };
         let to = match port {
             Some(port) => SocketAddr::new(written, port).to_string(),
@@ -377,6 +413,23 @@ impl Egress {
         self.notices
             .push(RefusalNotice(format!("refused {protocol} to {to}: {why}{times}")));
         refused
+    }
+}
+
+impl MatchTally {
+    /// Counts a refusal. Returns the end of its log line, which has the number of refusals without one; `None` if the last log
+    /// line is too recent.
+    fn report(&mut self, now: Instant) -> Option<String> {
+        self.hits += 1;
+        self.unreported += 1;
+        if self.reported.is_some_and(|last| now.since(last) < QUIET) {
+            return None;
+        }
+        self.reported = Some(now);
+        Some(match core::mem::take(&mut self.unreported) {
+            1 => String::new(),
+            times => format!(" ({times} times)"),
+        })
     }
 }
 
@@ -395,8 +448,8 @@ impl EgressEntry {
                 .any(|address| self.names(address, now))
     }
 
+    /// Returns true if an allow rule permits `to` without a proof.
     fn allows(&self, to: &Destination<'_>, now: Instant) -> bool {
-        // No connection proves its name yet, so a rule that requires it permits none.
         self.rule.to.proof.is_none()
             && self.rule.to.is_for(to.protocol, to.port)
             && (self.names(to.written, now) || self.names(to.remote, now))

@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 use pontoon_wire::frame::{self, Body, Transport};
 
 use crate::ctx::Ctx;
-use crate::egress::EgressProtocol;
+use crate::egress::{DecisionGround, EgressProtocol};
 use crate::flow_events::FlowEnds;
 use crate::local::icmp_error::{self, Reason};
 use crate::policy::{Permitted, Refusal};
@@ -42,9 +42,14 @@ impl Packet<'_, '_> {
             Err(refused) => refused,
         };
         ctx.net.counters.policy_refused += 1;
+        ctx.net.counters.proxy_unsupported += u64::from(refused.refusal == Refusal::Proxy);
         ctx.net.report_refused(self.ends(), refused.into(), ctx.now);
+        let tls_only = matches!(refused.ground, Some(DecisionGround::TlsOnly(_)));
+        ctx.net.counters.tls_udp_refused += u64::from(tls_only);
         let reason = match refused.refusal {
-            Refusal::Class | Refusal::HostAddress | Refusal::Rule => Reason::Prohibited,
+            // A client of QUIC connects over TCP then.
+            Refusal::Rule if tls_only => Reason::PortUnreachable,
+            Refusal::Class | Refusal::HostAddress | Refusal::Rule | Refusal::Proxy => Reason::Prohibited,
             Refusal::Unassigned => Reason::HostUnreachable,
             // A host answers this for a closed port: the gateway exists, and has no open port.
             Refusal::HostLoopback => Reason::PortUnreachable,

@@ -486,6 +486,12 @@ impl<H: Host> Engine<H> {
         self.net.flows as usize
     }
 
+    /// Returns the number of TCP connections that wait for a ClientHello that a rule requires.
+    #[must_use]
+    pub fn proving(&self) -> u32 {
+        self.net.proving
+    }
+
     /// Returns the number of bytes in the buffer pool that flows use.
     #[must_use]
     pub fn pool_in_use(&self) -> usize {

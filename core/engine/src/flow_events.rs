@@ -13,8 +13,11 @@ use core::fmt::{self, Debug};
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use pontoon_names::HostName;
+use pontoon_proxy::Refusal as ProxyRefusal;
+
 use crate::ctx::Net;
-use crate::egress::{DecisionGround, EgressProtocol};
+use crate::egress::{DecisionGround, EgressProtocol, UnprovenCause};
 use crate::flow_dump::Traffic;
 use crate::policy::Refusal;
 use crate::{Failure, FlowId, Instant};
@@ -81,6 +84,19 @@ pub enum FlowEventKind {
         /// The ground of the decision.
         ground: DecisionGround,
     },
+    /// A part of the name in the ClientHello of a TCP connection. The parts of a name precede the connection's
+    /// [`FlowEventKind::Proof`] in order, without other events of the worker in between.
+    ServerName {
+        /// The part of the name.
+        part: NamePart,
+    },
+    /// A TCP connection of the guest has proved the domain of a rule, or is reset because it has not.
+    Proof {
+        /// The result of the proof.
+        result: Result<(), UnprovenCause>,
+        /// The rule that permits the connection, or the first one that would have permitted it.
+        ground: Option<DecisionGround>,
+    },
     /// The guest has sent to a further destination by the same UDP endpoint or echo id, or a further remote host has sent to
     /// the endpoint first.
     Peer {
@@ -103,6 +119,38 @@ pub enum FlowEventKind {
         /// True if the receiver has kept the opening event of this flow.
         announced: bool,
     },
+}
+
+/// A part of a host name, of fixed size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamePart {
+    /// True for the first part of a name.
+    pub is_first: bool,
+    octets: [u8; Self::LEN],
+    len: u8,
+}
+
+impl NamePart {
+    /// Maximum number of octets of a part.
+    pub const LEN: usize = 32;
+
+    /// Creates a part of up to [`Self::LEN`] octets; `None` if there are more.
+    #[must_use]
+    pub fn new(text: &[u8], is_first: bool) -> Option<Self> {
+        let mut octets = [0; Self::LEN];
+        octets.get_mut(..text.len())?.copy_from_slice(text);
+        Some(Self {
+            is_first,
+            octets,
+            len: u8::try_from(text.len()).ok()?,
+        })
+    }
+
+    /// Returns the octets.
+    #[must_use]
+    pub fn octets(&self) -> &[u8] {
+        self.octets.get(..usize::from(self.len)).unwrap_or_default()
+    }
 }
 
 /// Reason for which a flow was refused.
@@ -133,12 +181,18 @@ pub enum CloseReason {
     Timeout,
     /// The policy does not permit the destination any more, or the connection has reached the host itself.
     Policy,
+    /// TCP: the connection has not proved the domain of a rule that would permit it.
+    Unproven,
     /// The flow was closed in favour of another one.
     Evicted,
     /// TCP: the host's connect has failed.
     ConnectFailed(Failure),
     /// TCP: the host's socket has failed after the connect.
     Failed(Failure),
+    /// TCP: the upstream proxy has refused the connection, or does not comply with its protocol.
+    ProxyRefused(ProxyRefusal),
+    /// TCP: the connection to the upstream proxy has failed before the proxy has established the one to the destination.
+    ProxyFailed(Failure),
     /// The user has closed the flow.
     Killed,
     /// The guest has disconnected from the link.
@@ -165,14 +219,16 @@ impl CloseReason {
     #[must_use]
     pub const fn failure(self) -> Option<Failure> {
         match self {
-            Self::ConnectFailed(failure) | Self::Failed(failure) => Some(failure),
+            Self::ConnectFailed(failure) | Self::Failed(failure) | Self::ProxyFailed(failure) => {
+                Some(failure)
+            }
             _ => None,
         }
     }
 }
 
 /// Reasons without a host's error, in the order of their codes, which begin at 1.
-const PLAIN: [CloseReason; 12] = [
+const PLAIN: [CloseReason; 13] = [
     CloseReason::GuestFin,
     CloseReason::PeerFin,
     CloseReason::GuestReset,
@@ -185,11 +241,16 @@ const PLAIN: [CloseReason; 12] = [
     CloseReason::PortChanged,
     CloseReason::Ended,
     CloseReason::Internal,
+    CloseReason::Unproven,
 ];
 
-/// First byte of the codes of [`CloseReason::ConnectFailed`] and [`CloseReason::Failed`].
+/// First byte of the codes of [`CloseReason::ConnectFailed`], [`CloseReason::ProxyFailed`] and [`CloseReason::Failed`].
 const CONNECT_FAILED: u8 = 0xfe;
+const PROXY_FAILED: u8 = 0xfd;
 const FAILED: u8 = 0xff;
+
+/// First code of [`CloseReason::ProxyRefused`], of which there are 4,096.
+const PROXY_REFUSED: u16 = 0xe000;
 
 impl CloseReason {
     /// Returns the reason as a number for memory and files; never 0.
@@ -198,6 +259,8 @@ impl CloseReason {
         match self {
             Self::ConnectFailed(failure) => u16::from_be_bytes([CONNECT_FAILED, failure_code(failure)]),
             Self::Failed(failure) => u16::from_be_bytes([FAILED, failure_code(failure)]),
+            Self::ProxyFailed(failure) => u16::from_be_bytes([PROXY_FAILED, failure_code(failure)]),
+            Self::ProxyRefused(refusal) => PROXY_REFUSED | refusal.code(),
             plain => {
                 let codes = (1_u8..).zip(PLAIN).find(|(_, reason)| *reason == plain);
                 codes.map_or(0, |(code, _)| u16::from_be_bytes([code, 0]))
@@ -211,6 +274,8 @@ impl CloseReason {
         match code.to_be_bytes() {
             [CONNECT_FAILED, failure] => failure_of_code(failure).map(Self::ConnectFailed),
             [FAILED, failure] => failure_of_code(failure).map(Self::Failed),
+            [PROXY_FAILED, failure] => failure_of_code(failure).map(Self::ProxyFailed),
+            [0xe0..=0xef, _] => ProxyRefusal::of_code(code - PROXY_REFUSED).map(Self::ProxyRefused),
             [place, 0] => PLAIN.get(usize::from(place.checked_sub(1)?)).copied(),
             _ => None,
         }
@@ -263,9 +328,12 @@ impl fmt::Display for CloseReason {
             Self::PeerReset => "peer-reset",
             Self::Timeout => "timeout",
             Self::Policy => "policy",
+            Self::Unproven => "unproven",
             Self::Evicted => "evicted",
             Self::ConnectFailed(_) => "connect-failed",
             Self::Failed(_) => "host-error",
+            Self::ProxyRefused(_) => "proxy-refused",
+            Self::ProxyFailed(_) => "proxy-failed",
             Self::Killed => "killed",
             Self::GuestGone => "guest-gone",
             Self::PortChanged => "port-changed",
@@ -282,10 +350,13 @@ impl fmt::Display for RefusalReason {
             Self::Policy(Refusal::Unassigned) => "unassigned",
             Self::Policy(Refusal::HostLoopback) => "host-loopback",
             Self::Policy(Refusal::HostAddress) => "host-address",
+            Self::Policy(Refusal::Proxy) => "proxy",
             Self::Policy(Refusal::Rule) | Self::Egress(DecisionGround::Rule(_)) => "rule",
             Self::Egress(DecisionGround::Unlisted) => "unlisted",
             Self::Egress(DecisionGround::Resolver) => "resolver",
+            Self::Egress(DecisionGround::TlsOnly(_)) => "tls-only",
             Self::Egress(DecisionGround::Decider | DecisionGround::Redirect) => "decider",
+            Self::Egress(DecisionGround::Proxy) => "proxy",
             Self::Limit => "limit",
             Self::Host(_) => "host-error",
         })
@@ -311,6 +382,8 @@ pub(crate) struct Grounds {
     pub(crate) rule: Option<DecisionGround>,
     /// The verdict of the decider.
     pub(crate) verdict: Option<DecisionGround>,
+    /// [`DecisionGround::Proxy`] if the flow uses the upstream proxy.
+    pub(crate) proxy: Option<DecisionGround>,
 }
 
 impl Grounds {
@@ -318,12 +391,14 @@ impl Grounds {
     pub(crate) const NONE: Self = Self {
         rule: None,
         verdict: None,
+        proxy: None,
     };
 
     /// The ground of a client that the decider has allowed.
     pub(crate) const ALLOWED: Self = Self {
         rule: None,
         verdict: Some(DecisionGround::Decider),
+        proxy: None,
     };
 }
 
@@ -346,6 +421,24 @@ impl Net {
         }
     }
 
+    /// Reports that a connection has proved the domain of a rule, or has not, with the name in its ClientHello.
+    pub(crate) fn report_proof(
+        &mut self,
+        flow: FlowId,
+        ends: FlowEnds,
+        (result, ground): (Result<(), UnprovenCause>, Option<DecisionGround>),
+        name: Option<&HostName>,
+        now: Instant,
+    ) {
+        let octets = name.map_or("", HostName::as_str).as_bytes();
+        for (place, part) in octets.chunks(NamePart::LEN).enumerate() {
+            if let Some(part) = NamePart::new(part, place == 0) {
+                self.report(Some(flow), ends, FlowEventKind::ServerName { part }, now);
+            }
+        }
+        self.report(Some(flow), ends, FlowEventKind::Proof { result, ground }, now);
+    }
+
     /// Reports a further peer of a flow, and its grounds.
     pub(crate) fn report_peer(
         &mut self,
@@ -364,7 +457,12 @@ impl Net {
     }
 
     fn report_grounds(&mut self, flow: FlowId, ends: FlowEnds, grounds: Grounds, now: Instant) {
-        for ground in grounds.rule.into_iter().chain(grounds.verdict) {
+        for ground in grounds
+            .rule
+            .into_iter()
+            .chain(grounds.verdict)
+            .chain(grounds.proxy)
+        {
             self.report(Some(flow), ends, FlowEventKind::Decided { ground }, now);
         }
     }
@@ -424,10 +522,24 @@ mod tests {
     #[test]
     fn codes_of_reasons_are_decoded() {
         let failures = FAILURES.into_iter().chain([0, 1, 133].map(Failure::Other));
-        let failed =
-            failures.flat_map(|failure| [CloseReason::ConnectFailed(failure), CloseReason::Failed(failure)]);
+        let failed = failures.flat_map(|failure| {
+            [
+                CloseReason::ConnectFailed(failure),
+                CloseReason::ProxyFailed(failure),
+                CloseReason::Failed(failure),
+            ]
+        });
+        let refused = [
+            ProxyRefusal::Status(302),
+            ProxyRefusal::Reply(5),
+            ProxyRefusal::Closed,
+        ];
         let mut codes: Vec<u16> = Vec::new();
-        for reason in PLAIN.into_iter().chain(failed) {
+        for reason in PLAIN
+            .into_iter()
+            .chain(failed)
+            .chain(refused.map(CloseReason::ProxyRefused))
+        {
             let code = reason.code();
             assert_ne!(code, 0, "{reason}");
             assert_eq!(CloseReason::of_code(code), Some(reason));
@@ -435,8 +547,11 @@ mod tests {
         }
         codes.sort_unstable();
         codes.dedup();
-        assert_eq!(codes.len(), PLAIN.len() + 2 * (FAILURES.len() + 3));
-        for wrong in [0, 1, 0x0101, 0x0d00, 0xfe0b] {
+        assert_eq!(
+            codes.len(),
+            PLAIN.len() + 3 * (FAILURES.len() + 3) + refused.len()
+        );
+        for wrong in [0, 1, 0x0101, 0x0e00, 0xfe0b] {
             assert_eq!(CloseReason::of_code(wrong), None, "{wrong:#x}");
         }
     }

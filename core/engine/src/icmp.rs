@@ -152,7 +152,14 @@ impl<S> Icmp<S> {
         self.report_request(
             (index, known.is_none()),
             packet.ends(),
-            (remote, Grounds { rule, verdict }),
+            (
+                remote,
+                Grounds {
+                    rule,
+                    verdict,
+                    proxy: None,
+                },
+            ),
             (ctx.net, ctx.now),
         );
         self.requested

@@ -31,6 +31,7 @@ pub mod local;
 mod path_mtu;
 pub mod policy;
 pub mod pool;
+pub mod proxy;
 pub mod siblings;
 pub mod slab;
 mod table;

@@ -7,14 +7,19 @@
 //! ([`Egress`]).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use pontoon_names::client_hello::ClientHello;
 
 use crate::Instant;
 use crate::address_plan::{AddressPlan, SubnetExtent};
 use crate::config::Protocol;
-use crate::egress::{Decision, DecisionGround, Destination, DestinationSelection, Egress, EgressProtocol};
+use crate::egress::{
+    Decision, DecisionGround, Destination, DestinationSelection, Egress, EgressProtocol, Unproven,
+};
 use crate::flow_events::RefusalReason;
+use crate::proxy::Proxy;
 
 mod forward;
 mod owned;
@@ -35,6 +40,8 @@ pub enum Refusal {
     HostAddress,
     /// The egress rules of the user refuse the destination.
     Rule,
+    /// The destination is the upstream proxy itself, or is reached through it and the flow is no TCP connection.
+    Proxy,
 }
 
 /// A destination that the policy permits.
@@ -44,6 +51,30 @@ pub struct Permitted {
     pub remote: SocketAddr,
     /// The allow rule that permits the destination, if there is one.
     pub ground: Option<DecisionGround>,
+    /// True if the TCP connection has to prove the domain of a rule.
+    pub on_proof: bool,
+}
+
+impl Permitted {
+    /// Returns the permission to send to `remote` on this ground, without a proof.
+    pub const fn new(remote: SocketAddr, ground: Option<DecisionGround>) -> Self {
+        Self {
+            remote,
+            ground,
+            on_proof: false,
+        }
+    }
+}
+
+/// The egress rules' decision about an existing TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The rules permit the connection.
+    Permitted,
+    /// The rules permit the connection once it proves the domain of one of them.
+    OnProof,
+    /// The rules refuse the connection.
+    Refused,
 }
 
 /// The refusal of a destination.
@@ -82,6 +113,29 @@ impl From<Refused> for RefusalReason {
     }
 }
 
+/// Returns the destination of a TCP connection, as allow rules compare it.
+const fn tcp_destination(written: SocketAddr, remote: IpAddr) -> Destination<'static> {
+    Destination {
+        protocol: EgressProtocol::Tcp,
+        written: written.ip(),
+        remote,
+        embedded: &[],
+        port: Some(written.port()),
+    }
+}
+
+/// Converts a decision of the egress rules about a destination that is `remote` on the host's side.
+fn permission(decision: Decision, remote: SocketAddr) -> Result<Permitted, Refused> {
+    match decision {
+        Decision::Allowed(ground) => Ok(Permitted::new(remote, ground)),
+        Decision::AllowedOnProof => Ok(Permitted {
+            on_proof: true,
+            ..Permitted::new(remote, None)
+        }),
+        Decision::Refused(ground) => Err(ground.into()),
+    }
+}
+
 /// The policy of one worker. `check_egress` is the only place where destinations of TCP, UDP and ICMP are checked.
 #[derive(Clone, Debug)]
 pub struct Policy {
@@ -103,6 +157,8 @@ pub struct Policy {
     pub forwards: GuestForwards,
     /// The egress rules of the user.
     pub egress: Egress,
+    /// The upstream proxy.
+    pub proxy: Option<Arc<Proxy>>,
 }
 
 impl Policy {
@@ -120,7 +176,8 @@ impl Policy {
     ) -> Result<Permitted, Refused> {
         let remote = self.translate(protocol, SocketAddr::new(written, port))?;
         if self.egress.is_open() {
-            return Ok(Permitted { remote, ground: None });
+            self.check_proxy(protocol, SocketAddr::new(written, port), remote, now)?;
+            return Ok(Permitted::new(remote, None));
         }
         let to = Destination {
             protocol,
@@ -129,10 +186,9 @@ impl Policy {
             embedded: &embedded(written).unwrap_or_default(),
             port: (protocol != EgressProtocol::Icmp).then_some(port),
         };
-        match self.egress.decide(&to, now) {
-            Decision::Allowed(ground) => Ok(Permitted { remote, ground }),
-            Decision::Refused(ground) => Err(ground.into()),
-        }
+        let permitted = permission(self.egress.decide(&to, now), remote)?;
+        self.check_proxy(protocol, SocketAddr::new(written, port), remote, now)?;
+        Ok(permitted)
     }
 
     /// Checks the destination of a flow for which a rule was counted before, as [`Self::check_egress`]. Nothing is counted.
@@ -145,10 +201,75 @@ impl Policy {
     ) -> Result<Permitted, Refused> {
         let remote = self.translate(protocol, SocketAddr::new(written, port))?;
         let named = (protocol != EgressProtocol::Icmp).then_some(port);
-        match self.with_destination(protocol, written, named, |to| self.egress.decide_again(to, now)) {
-            Decision::Allowed(ground) => Ok(Permitted { remote, ground }),
-            Decision::Refused(ground) => Err(ground.into()),
-        }
+        let decision =
+            self.with_destination(protocol, written, named, |to| self.egress.decide_again(to, now));
+        let permitted = permission(decision, remote)?;
+        self.check_proxy(protocol, SocketAddr::new(written, port), remote, now)?;
+        Ok(permitted)
+    }
+
+    /// Returns the egress rules' decision about an existing TCP connection to `written`, of which the SYN was received at
+    /// `opened` and which has proved the name in the ClientHello `proved`.
+    pub(crate) fn standing(
+        &self,
+        written: SocketAddr,
+        opened: Instant,
+        proved: Option<&ClientHello>,
+        now: Instant,
+    ) -> Standing {
+        let (protocol, port) = (EgressProtocol::Tcp, Some(written.port()));
+        self.with_destination(protocol, written.ip(), port, |to| {
+            match (self.egress.decide_again(to, now), proved) {
+                (Decision::Allowed(_), _) => Standing::Permitted,
+                // The address may not be pinned any more.
+                (Decision::AllowedOnProof | Decision::Refused(DecisionGround::Unlisted), Some(hello))
+                    if self.egress.is_proved(to, hello, opened) =>
+                {
+                    Standing::Permitted
+                }
+                (Decision::AllowedOnProof | Decision::Refused(DecisionGround::Unlisted), None)
+                    if self.egress.has_candidate(to, opened) =>
+                {
+                    Standing::OnProof
+                }
+                (Decision::AllowedOnProof | Decision::Refused(_), _) => Standing::Refused,
+            }
+        })
+    }
+
+    /// Returns the rule that permits the TCP connection to `written`, of which the SYN was received at `opened`, by its
+    /// ClientHello, and counts it.
+    ///
+    /// # Errors
+    /// The reason why no rule permits the connection.
+    pub(crate) fn prove(
+        &mut self,
+        written: SocketAddr,
+        hello: &ClientHello,
+        opened: Instant,
+    ) -> Result<DecisionGround, Unproven> {
+        let to = tcp_destination(written, self.remote(written));
+        self.egress.prove(&to, hello, opened)
+    }
+
+    /// Counts a TCP connection to `written`, of which the SYN was received at `opened`, as refused because it has not proved a
+    /// name. Returns the first rule that could have permitted it.
+    pub(crate) fn refuse_unproven(
+        &mut self,
+        written: SocketAddr,
+        why: &Unproven,
+        opened: Instant,
+        now: Instant,
+    ) -> Option<DecisionGround> {
+        let to = tcp_destination(written, self.remote(written));
+        self.egress.refuse_unproven(&to, why, opened, now)
+    }
+
+    /// Returns the translated address of an existing connection's destination, or that address itself if it is not permitted
+    /// any more.
+    fn remote(&self, written: SocketAddr) -> IpAddr {
+        let remote = self.translate(EgressProtocol::Tcp, written);
+        remote.map_or(written.ip(), |remote| remote.ip())
     }
 
     /// Returns true if the egress rules permit an existing flow to `written`; without a port, if they permit some port.
@@ -415,7 +536,7 @@ const fn v6(segments: [u16; 8]) -> IpAddr {
 
 /// Returns the IPv4 addresses that a translator or relay (NAT64, 6to4) would extract from an IPv6 address; `None` if it
 /// is of neither kind.
-fn embedded(written: IpAddr) -> Option<ArrayVec<Ipv4Addr, 4>> {
+pub(crate) fn embedded(written: IpAddr) -> Option<ArrayVec<Ipv4Addr, 4>> {
     let IpAddr::V6(written) = written else {
         return None;
     };

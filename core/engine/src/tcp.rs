@@ -21,8 +21,10 @@ mod handshake;
 mod idle;
 mod joined;
 mod lost;
+mod negotiation;
 mod open;
 pub(crate) mod path_mtu;
+mod proof;
 mod recovery;
 mod reorder;
 mod rtt;
@@ -50,11 +52,13 @@ use self::connection::{Connection, ConnectionKey, TcpState};
 use self::half_closed::HalfClosed;
 use self::handshake::HandshakeRetry;
 use self::joined::JoinedTable;
+use self::negotiation::Negotiation;
 use self::open::OpeningSegment;
 use self::segment::Verdict;
 use self::table::ConnectionTable;
 use crate::ctx::{Completion, Ctx, Eviction, Net, Routed};
 use crate::decider::DecisionToken;
+use crate::egress::Unproven;
 use crate::flow_events::{CloseReason, Grounds};
 use crate::slab::Slab;
 use crate::table::Secret;
@@ -86,10 +90,12 @@ impl Burst<'_> {
 }
 
 /// The reason why a connection has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Ended {
     /// Both directions of the connection are closed.
     Closed,
+    /// The guest's data does not prove the domain of a rule that would permit the connection.
+    Unproven(Box<Unproven>),
     /// The host connection has failed, or the guest does not respond any more.
     Failed(Failure),
 }
@@ -116,6 +122,8 @@ pub struct Tcp<S> {
     stalled: VecDeque<FlowId>,
     /// Slot at which the search for idle connections to probe continues.
     next_look: u32,
+    /// Handshakes with the upstream proxy of connections that are not answered yet, by their slots.
+    negotiations: BTreeMap<u32, Negotiation>,
     /// Clients of published ports whose decision is pending.
     undecided: BTreeMap<DecisionToken, AcceptedClient<S>>,
     /// The last of them that was accepted in excess of a limit, because a flow will be evicted for it; it may have been decided.
@@ -158,6 +166,7 @@ impl<S> Tcp<S> {
             half_closed: HalfClosed::default(),
             stalled: VecDeque::new(),
             next_look: 0,
+            negotiations: BTreeMap::new(),
             undecided: BTreeMap::new(),
             undecided_in_excess: None,
         }
@@ -289,9 +298,9 @@ impl<S> Tcp<S> {
         if let TcpState::Connecting { .. } = connection.state {
             return self.connected(flow.index, ctx);
         }
-        // Behind the end of the stream, a peek returns no error.
+        // Behind the end of the stream, a peek returns no error; before the proof of a name, there is no peek.
         if ready.error
-            && connection.down.eof
+            && (connection.down.eof || connection.is_unproven())
             && let Some(failure) = connection
                 .socket
                 .as_mut()
@@ -315,7 +324,8 @@ impl<S> Tcp<S> {
         match connection.state {
             TcpState::Connecting { give_up } => {
                 if give_up.is_some_and(|at| ctx.now >= at) {
-                    return self.refuse(flow.index, Failure::TimedOut, ctx);
+                    let reason = self.open_failed(flow.index, Failure::TimedOut);
+                    return self.refuse(flow.index, reason, ctx);
                 }
             }
             TcpState::SynReceived | TcpState::SynSent => {
@@ -341,6 +351,7 @@ impl<S> Tcp<S> {
                     return self.close(flow, ctx);
                 }
                 let served = match connection.down.recovery.retry {
+                    _ if connection.is_proof_late(ctx.now) => Err(Unproven::TimedOut.into()),
                     Some(_) => connection.retry(flow, ctx),
                     None => self.handle_idle(flow, ctx),
                 };
@@ -384,20 +395,6 @@ impl<S> Tcp<S> {
                 self.flush(flow.index, &[], ctx);
             }
         }
-    }
-
-    /// Removes all connections. The host connections are reset, because a close would signal the end of the data to the
-    /// peer.
-    pub fn abort_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        let all: Vec<u32> = self.connections.iter().map(|(index, ..)| index).collect();
-        for index in all {
-            self.connections.at_mut(index).ends_by(CloseReason::GuestGone);
-            if let Some(socket) = self.connections.at_mut(index).socket.take() {
-                ctx.host.abort(socket);
-            }
-            self.remove(index, ctx);
-        }
-        self.abort_all_joined(ctx);
     }
 
     /// Returns true if the connection `flow` still exists.
@@ -460,6 +457,10 @@ impl<S> Tcp<S> {
                     return;
                 }
             }
+            Ended::Unproven(why) => {
+                connection.refuse_unproven(id, socket, &why, ctx);
+                return self.reset(index, ctx);
+            }
             Ended::Failed(failure) => {
                 ctx.net.counters.tcp_reset_by_host += 1;
                 connection.ends_by(CloseReason::of_failure(failure));
@@ -494,6 +495,7 @@ impl<S> Tcp<S> {
         connection.release(ctx.net);
         ctx.net.timers.disarm(&mut connection.timer);
         connection.up.queries = None;
+        self.negotiations.remove(&index);
         connection.park(id, ctx.net);
         self.strike_dns(index);
     }
@@ -568,6 +570,7 @@ impl<S> Tcp<S> {
             self.strike_dns(index);
         }
         self.table.remove(&connection.key, index);
+        self.negotiations.remove(&index);
         ctx.net.timers.disarm(&mut connection.timer);
         connection.release(ctx.net);
         if let Some(socket) = connection.socket.take() {

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use httparse::Status;
 
-use crate::refusal::{AuthenticationScheme, Refusal};
+use crate::refusal::{AuthenticationScheme, HTTP_ANSWER, Refusal};
 use crate::{Credentials, LIMIT, Target};
 
 /// A CONNECT request, and its answers as far as they were read.
@@ -139,7 +139,7 @@ fn offers(fields: &[httparse::Header<'_>], name: &str) -> bool {
 /// Start of each answer of HTTP/1.0 and HTTP/1.1.
 const PREFIX: &[u8] = b"HTTP/1.";
 
-const MALFORMED: Refusal = Refusal::Malformed("a response of HTTP/1.1");
+const MALFORMED: Refusal = Refusal::Malformed(HTTP_ANSWER);
 
 /// Maximum number of header fields of an answer.
 const FIELDS: usize = 128;

@@ -32,6 +32,58 @@ pub enum Refusal {
     /// The head of the answer has more than [`crate::LIMIT`] octets.
     #[error("the head of the proxy's answer has more than 16 KiB")]
     TooLong,
+    /// The proxy has closed the connection before its answer was complete.
+    #[error("the proxy closed the connection without an answer")]
+    Closed,
+}
+
+/// Refusals without a number, in the order of their codes.
+const PLAIN: [Refusal; 11] = [
+    Refusal::CredentialsRequired,
+    Refusal::CredentialsRefused,
+    Refusal::Authentication(AuthenticationScheme::Ntlm),
+    Refusal::Authentication(AuthenticationScheme::Negotiate),
+    Refusal::Authentication(AuthenticationScheme::Digest),
+    Refusal::Authentication(AuthenticationScheme::Unknown),
+    Refusal::Methods,
+    Refusal::Malformed(HTTP_ANSWER),
+    Refusal::Malformed(SOCKS_ANSWER),
+    Refusal::TooLong,
+    Refusal::Closed,
+];
+
+/// The forms of answers that [`Refusal::Malformed`] names.
+pub(crate) const HTTP_ANSWER: &str = "a response of HTTP/1.1";
+pub(crate) const SOCKS_ANSWER: &str = "an answer of SOCKS 5";
+
+/// First codes of [`Refusal::Reply`] and of [`PLAIN`]; a status has its number, which is below 1,000.
+const FIRST_REPLY: u16 = 0x400;
+const FIRST_PLAIN: u16 = 0x500;
+
+impl Refusal {
+    /// Returns the refusal as a number below 4,096 for memory and files.
+    #[must_use]
+    pub fn code(self) -> u16 {
+        match self {
+            Self::Status(status) => status.min(FIRST_REPLY - 1),
+            Self::Reply(code) => FIRST_REPLY + u16::from(code),
+            plain => {
+                let codes = (FIRST_PLAIN..).zip(PLAIN);
+                let mut found = codes.filter(|(_, refusal)| *refusal == plain);
+                found.next().map_or(FIRST_PLAIN, |(code, _)| code)
+            }
+        }
+    }
+
+    /// Returns the refusal that [`Self::code`] has encoded; `None` if there is no such refusal.
+    #[must_use]
+    pub fn of_code(code: u16) -> Option<Self> {
+        match code {
+            ..FIRST_REPLY => Some(Self::Status(code)),
+            FIRST_REPLY..FIRST_PLAIN => u8::try_from(code - FIRST_REPLY).ok().map(Self::Reply),
+            _ => PLAIN.get(usize::from(code - FIRST_PLAIN)).copied(),
+        }
+    }
 }
 
 /// A way of authentication to an HTTP proxy.
@@ -99,5 +151,26 @@ impl fmt::Display for Meaning {
             8 => " (address type not supported)",
             _ => "",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_refusals_are_decoded() {
+        let numbered = [
+            Refusal::Status(100),
+            Refusal::Status(999),
+            Refusal::Reply(0),
+            Refusal::Reply(255),
+        ];
+        for refusal in PLAIN.into_iter().chain(numbered) {
+            assert!(refusal.code() < 0x1000);
+            assert_eq!(Refusal::of_code(refusal.code()), Some(refusal));
+        }
+        assert_eq!(Refusal::of_code(FIRST_PLAIN + 11), None);
+        assert_eq!(Refusal::of_code(u16::MAX), None);
     }
 }

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::net::IpAddr;
 
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, SOCKS_ANSWER};
 use crate::{Credentials, Host, Target};
 
 /// The client's side of a negotiation.
@@ -160,7 +160,7 @@ fn push_text(message: &mut Vec<u8>, text: &str) {
     message.extend(&text.as_bytes()[..usize::from(length)]);
 }
 
-const MALFORMED: Refusal = Refusal::Malformed("an answer of SOCKS 5");
+const MALFORMED: Refusal = Refusal::Malformed(SOCKS_ANSWER);
 
 const VERSION: u8 = 5;
 const CREDENTIALS_VERSION: u8 = 1;

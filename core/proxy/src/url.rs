@@ -33,7 +33,7 @@ pub enum UrlError {
     #[error("SOCKS 4 is not supported (socks5:// is)")]
     Socks4,
     /// The scheme of curl(1) for SOCKS 5 with names.
-    #[error("socks5h:// is not a scheme here: socks5:// passes names to the proxy")]
+    #[error("socks5h:// is not a scheme here: socks5:// passes names to the proxy with --proxy-dns")]
     Socks5h,
     /// The text is an argument and contains credentials.
     #[error(

@@ -308,9 +308,13 @@ impl FlowEvents for EventWriter {
                 self.reserved = self.reserved.saturating_sub(1);
                 self.reserved
             }
-            FlowEventKind::Closed { announced: false, .. } | FlowEventKind::Decided { .. } => self.reserved,
+            FlowEventKind::Closed { announced: false, .. }
+            | FlowEventKind::Decided { .. }
+            | FlowEventKind::Proof { .. } => self.reserved,
             FlowEventKind::Opened { .. } => self.reserved + 1,
-            FlowEventKind::Peer { .. } | FlowEventKind::Refused { .. } => self.reserved + KEPT_FOR_FLOWS,
+            FlowEventKind::Peer { .. } | FlowEventKind::Refused { .. } | FlowEventKind::ServerName { .. } => {
+                self.reserved + KEPT_FOR_FLOWS
+            }
         };
         if is_off {
             return Reported::Unused;

@@ -34,6 +34,8 @@ counters! {
         flows,
         /// Bytes of memory that hold data which the host has not accepted yet, or which arrived out of order.
         pool_bytes,
+        /// TCP connections that wait for the ClientHello that a rule with `/tls` or `/tls-strict` requires.
+        tls_proving,
     }
 }
 

@@ -31,6 +31,7 @@ mod passt;
 mod pasta;
 mod policy;
 mod ports;
+mod proxy;
 mod publish;
 mod qemu;
 mod reach;
@@ -43,6 +44,7 @@ mod soak;
 mod solo5;
 mod tcp;
 mod testpmd;
+mod tls;
 mod transfer;
 mod udp;
 mod vhost_net;
@@ -95,6 +97,7 @@ pub(crate) fn all() -> Vec<Case> {
         pasta::cases,
         policy::cases,
         ports::cases,
+        proxy::cases,
         publish::cases,
         qemu::cases,
         reach::cases,
@@ -106,6 +109,7 @@ pub(crate) fn all() -> Vec<Case> {
         soak::cases,
         tcp::cases,
         testpmd::cases,
+        tls::cases,
         transfer::cases,
         udp::cases,
         vhost_net::cases,
@@ -149,8 +153,8 @@ pub(crate) fn all() -> Vec<Case> {
     });
     all.extend(shared);
     // What decides about flows and records them, once more with two workers.
-    let in_run = |case: &Case| !case.name.contains(".vm.");
-    let two = [decider::cases, events::cases]
+    let in_run = |case: &Case| !case.name.contains(".vm.") && case.name != "proxy.vm";
+    let two = [decider::cases, events::cases, proxy::cases, tls::cases]
         .iter()
         .flat_map(|cases| cases())
         .filter(in_run)

@@ -39,6 +39,7 @@ pub(crate) const PAGES: &[Page] = pages![
     "docs/policy.md",
     "docs/ports.md",
     "docs/profiles.md",
+    "docs/proxy.md",
     "docs/relay.md",
     "docs/run.md",
     "docs/sandbox.md",

@@ -39,6 +39,12 @@ impl Program {
         self.process("pontoon-engine")
     }
 
+    /// Returns the process of the supervisor, which is the parent of the engine.
+    pub(crate) fn supervisor(&self) -> Result<Process> {
+        let parent = self.engine()?.parent().context("the engine has no parent")?;
+        Ok(Process::of(parent))
+    }
+
     /// Returns the process with the name `name`.
     pub(crate) fn process(&self, name: &str) -> Result<Process> {
         let has_name = |process: &Process| {

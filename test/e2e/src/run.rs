@@ -189,6 +189,12 @@ impl RunningProgram {
         Ok(self.child.try_wait()?)
     }
 
+    /// Closes the program's standard input, and waits as [`Self::finish`].
+    pub(crate) fn finish_by_end_of_input(mut self) -> Result<String> {
+        drop(self.child.stdin.take());
+        self.finish()
+    }
+
     /// Waits until the program exits, which must be with status 0. Returns the rest of its standard output.
     pub(crate) fn finish(mut self) -> Result<String> {
         let mut rest = String::new();

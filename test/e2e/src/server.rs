@@ -4,6 +4,7 @@ pub(crate) mod dns;
 pub(crate) mod http;
 pub(crate) mod stun;
 pub(crate) mod tcp;
+pub(crate) mod tls;
 pub(crate) mod udp;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};

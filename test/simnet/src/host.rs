@@ -65,6 +65,19 @@ impl Default for HostPlan {
 struct RemotePort {
     answer: ConnectResult,
     script: Script,
+    proxy: ProxyExchange,
+    /// True if the peer records the bytes that it receives, which are not compared with a pattern.
+    records: bool,
+}
+
+/// Octets at the beginnings of a connection's streams that are those of a handshake with a proxy; the patterns of the streams
+/// begin behind them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProxyExchange {
+    /// Number of octets of the requests.
+    pub request_len: usize,
+    /// The answers. They are a part of the bytes that the peer's script sends.
+    pub answer: Vec<u8>,
 }
 
 /// The result of a connect, and its time.
@@ -182,7 +195,48 @@ impl SimHost {
     /// reaches that peer; another call of this function permits one more.
     pub fn serve(&mut self, port: u16, answer: ConnectResult, script: Script) {
         self.taken.remove(&port);
-        self.remotes.insert(port, RemotePort { answer, script });
+        let remote = RemotePort {
+            answer,
+            script,
+            proxy: ProxyExchange::default(),
+            records: false,
+        };
+        self.remotes.insert(port, remote);
+    }
+
+    /// As [`Self::serve`], with a peer that is a proxy.
+    pub fn serve_proxy(&mut self, port: u16, answer: ConnectResult, script: Script, proxy: ProxyExchange) {
+        self.serve(port, answer, script);
+        if let Some(remote) = self.remotes.get_mut(&port) {
+            remote.proxy = proxy;
+        }
+    }
+
+    /// Returns the requests that the proxy at the last connection to `port` has received, as far as they were sent.
+    #[must_use]
+    pub fn proxy_request(&self, port: u16) -> &[u8] {
+        let mut conns = self.conns.iter().rev();
+        conns
+            .find(|conn| conn.port() == port)
+            .map_or(&[], SimConnection::proxy_request)
+    }
+
+    /// Sets the result of connects as [`Self::serve`]. The peer receives any bytes, and records them.
+    pub fn serve_recording(&mut self, port: u16, answer: ConnectResult, script: Script) {
+        self.serve(port, answer, script);
+        if let Some(remote) = self.remotes.get_mut(&port) {
+            remote.records = true;
+        }
+    }
+
+    /// Returns the bytes that each recording peer has received.
+    pub fn recorded(&self) -> impl Iterator<Item = &[u8]> {
+        self.conns.iter().filter_map(SimConnection::recorded)
+    }
+
+    /// Sets the DNS response to the next query. It gets the id of the query.
+    pub fn answer_query(&mut self, response: Vec<u8>) {
+        self.datagrams.answer_query(response);
     }
 
     /// Sets the result of the next connect to TCP port `port` from a socket of the guest's network namespace, and the script of

@@ -16,6 +16,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("clang", "clang"),
     ("cpio", "cpio"),
     ("curl", "curl"),
+    ("danted", "dante-server"),
     ("dhclient", "isc-dhcp-client"),
     ("dig", "bind9-dnsutils"),
     ("ethtool", "ethtool"),
@@ -35,6 +36,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("script", "bsdutils"),
     ("setpriv", "util-linux"),
     ("smcrouted", "smcroute"),
+    ("squid", "squid"),
     ("strace", "strace"),
     ("sysctl", "procps"),
     ("tcpdump", "tcpdump"),
@@ -45,6 +47,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("update-ca-certificates", "ca-certificates"),
     ("useradd", "passwd"),
     ("valgrind", "valgrind"),
+    ("wget", "wget"),
     ("xz", "xz-utils"),
 ];
 

@@ -57,7 +57,7 @@ pub(crate) struct NetworkArgs {
     #[arg(
         long,
         value_name = "TO",
-        help = "Allow only this destination: CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp]"
+        help = "Allow only this destination: CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp|/tls|/tls-strict]"
     )]
     pub(crate) allow: Vec<Match>,
     /// Deny this destination
@@ -66,6 +66,24 @@ pub(crate) struct NetworkArgs {
     /// Rules from a TOML file: allow = ["TO", ...], deny = ["TO", ...]
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
+    #[arg(
+        long,
+        value_name = "URL",
+        help = "Open TCP connections through a proxy: http://HOST:PORT (CONNECT) or socks5://HOST:PORT"
+    )]
+    pub(crate) proxy: Option<String>,
+    /// The user name and password at the proxy: a file with USER:PASSWORD
+    #[arg(long, hide_short_help = true, value_name = "FILE", requires = "proxy")]
+    pub(crate) proxy_credentials: Option<PathBuf>,
+    /// Only these destinations through the proxy: CIDR|DOMAIN[:PORTS]
+    #[arg(long, hide_short_help = true, value_name = "TO", requires = "proxy")]
+    pub(crate) proxy_for: Vec<Match>,
+    /// Not these destinations through the proxy
+    #[arg(long, hide_short_help = true, value_name = "TO", requires = "proxy")]
+    pub(crate) no_proxy: Vec<Match>,
+    /// The proxy resolves the names of its destinations
+    #[arg(long, hide_short_help = true, requires = "proxy")]
+    pub(crate) proxy_dns: bool,
     /// Addresses of the guest: private, host or host:IFACE (of a host interface), auto or auto:IFACE
     #[arg(long, value_name = "SOURCE", default_value = "private", value_parser = values::address_source)]
     pub(crate) addressing: AddressSource,

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use pontoon_control::role::Role;
-use pontoon_engine::egress::{DecisionGround, EgressProtocol};
+use pontoon_engine::egress::{DecisionGround, EgressProtocol, UnprovenCause};
 use pontoon_engine::flow_dump::Traffic;
 use pontoon_engine::flow_events::{
-    CloseReason, FlowEnds, FlowEvent, FlowEventKind, FlowEvents as _, RefusalReason,
+    CloseReason, FlowEnds, FlowEvent, FlowEventKind, FlowEvents as _, NamePart, RefusalReason,
 };
 use pontoon_engine::{FlowId, Instant as EngineTime, Kind, WorkerId};
 use pontoon_worker::events::recorder::monotonic;
@@ -328,6 +328,46 @@ fn records_have_the_rules_by_which_the_engine_decided() {
             None
         ]
     );
+}
+
+#[test]
+fn records_of_proofs_have_the_name_of_the_same_flow() {
+    let mut fixture = Fixture::new();
+    let part = |text: &str, is_first| FlowEventKind::ServerName {
+        part: NamePart::new(text.as_bytes(), is_first).unwrap(),
+    };
+    let proof = |result| FlowEventKind::Proof {
+        result,
+        ground: Some(DecisionGround::Rule(0)),
+    };
+    fixture.report(0, 1, part("api.example.", true));
+    fixture.report(0, 1, part("org", false));
+    fixture.report(1, 1, part("other.example", true));
+    fixture.report(0, 1, proof(Ok(())));
+    fixture.report(1, 1, proof(Err(UnprovenCause::OtherName)));
+    // Names of other flows, and parts without the first one.
+    fixture.report(0, 2, part("lost.example", true));
+    fixture.report(0, 3, proof(Err(UnprovenCause::Timeout)));
+    fixture.report(0, 4, part("example", false));
+    fixture.report(0, 4, proof(Ok(())));
+    fixture.serve();
+    let records = fixture.records().split_off(1);
+    let names = ["type", "decision", "proof", "name", "rule"];
+    let field = |record: &Value, name: &str| record[name].as_str().unwrap_or("-").to_owned();
+    let fields = |record: &Value| names.map(|name| field(record, name)).join(" ");
+    let mut fields: Vec<String> = records.iter().map(fields).collect();
+    fields.sort();
+    assert_eq!(
+        fields,
+        [
+            "decided allow proven - allow *:80",
+            "decided allow proven api.example.org allow *:80",
+            "decided deny other-name other.example allow *:80",
+            "decided deny timeout - allow *:80",
+        ]
+    );
+    // Parts of names have no numbers.
+    assert_eq!(fixture.types().len(), 5);
 }
 
 #[test]

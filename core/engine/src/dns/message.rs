@@ -1,6 +1,7 @@
 //! Parses the parts of DNS messages that the forwarder needs: header and question (RFC 1035 section 4.1).
 
 use core::hash::{Hash, Hasher};
+use core::net::IpAddr;
 use core::ops::Range;
 
 use arrayvec::ArrayVec;
@@ -137,6 +138,54 @@ impl Query {
         self.empty(TRUNCATED, 0)
     }
 
+    /// Returns the response without error and without records.
+    pub(super) fn without_records(&self) -> EmptyResponse {
+        self.empty(0, 0)
+    }
+
+    /// Returns the response with one address and its time to live in seconds. The query has one question.
+    pub(super) fn with_address(&self, address: IpAddr, ttl: u32) -> Vec<u8> {
+        let mut answer = self.empty(0, 0).to_vec();
+        answer[7] = 1;
+        answer.extend(NAME_OF_QUESTION);
+        match address {
+            IpAddr::V4(_) => answer.extend([0, 1]),
+            IpAddr::V6(_) => answer.extend([0, 28]),
+        }
+        answer.extend([0, 1]);
+        answer.extend(ttl.to_be_bytes());
+        match address {
+            IpAddr::V4(v4) => answer.extend([0, 4].into_iter().chain(v4.octets())),
+            IpAddr::V6(v6) => answer.extend([0, 16].into_iter().chain(v6.octets())),
+        }
+        answer
+    }
+
+    /// Returns the question; `None` if there is none, or if its name does not consist of ASCII letters and the like.
+    pub(super) fn sole_question(&self) -> Option<Question> {
+        let (wire, [a, b, c, d]) = self.question().split_last_chunk::<TYPE_AND_CLASS>()?;
+        let mut name = String::new();
+        let mut rest = wire;
+        while let [len, after @ ..] = rest
+            && *len > 0
+        {
+            let (label, after) = after.split_at_checked(usize::from(*len))?;
+            if label.contains(&b'.') {
+                return None;
+            }
+            if !name.is_empty() {
+                name.push('.');
+            }
+            name.push_str(core::str::from_utf8(label).ok()?);
+            rest = after;
+        }
+        Some(Question {
+            name,
+            kind: u16::from_be_bytes([*a, *b]),
+            class: u16::from_be_bytes([*c, *d]),
+        })
+    }
+
     fn empty(&self, flags: u8, rcode: u8) -> EmptyResponse {
         let mut answer = EmptyResponse::new();
         answer.extend(self.id());
@@ -146,6 +195,15 @@ impl Query {
         answer.extend(self.question().iter().copied());
         answer
     }
+}
+
+/// The question of a query.
+pub(super) struct Question {
+    /// The name as text, without a trailing dot.
+    pub(super) name: String,
+    /// The type of the records.
+    pub(super) kind: u16,
+    pub(super) class: u16,
 }
 
 /// Hashes the question independent of letter case.
@@ -177,6 +235,9 @@ fn question_len(section: &[u8]) -> Option<usize> {
     let name = at + 1;
     (name <= LONGEST_NAME && section.len() >= name + TYPE_AND_CLASS).then_some(name + TYPE_AND_CLASS)
 }
+
+/// The name of a record that is that of the question, behind the header (RFC 1035 section 4.1.4).
+const NAME_OF_QUESTION: [u8; 2] = [0xc0, 12];
 
 pub(super) const HEADER: usize = 12;
 /// Octets of type and class, which follow the name in a question.

@@ -1,10 +1,11 @@
 //! Receives the responses of resolvers, and sends them to the guest.
 
+use pontoon_names::ech;
 use vm_memory::VolatileSlice;
 
 use super::message::Query;
 use super::{BUFFER, Forwarder, PendingQuery, emit};
-use crate::ctx::{Ctx, PARKED_FIRST_LEAD};
+use crate::ctx::{Ctx, Net, PARKED_FIRST_LEAD};
 use crate::host::Received;
 use crate::{Failure, FlowId, Host, Readiness, Transmit};
 
@@ -128,6 +129,11 @@ impl<S> Forwarder<S> {
             let from_resolver =
                 (received.from.ip(), received.from.port()) == (resolver.ip(), resolver.port());
             if from_resolver && pending.query.is_answered_by(answer, pending.id) {
+                let Ok(()) = without_ech(answer, ctx.net) else {
+                    self.resolvers.answered(resolver, ctx.now);
+                    self.fail(index, ctx);
+                    return;
+                };
                 if Query::is_declined_by(answer) {
                     pending.declined.get_or_insert_with(|| answer.to_vec());
                     let given_up = pending.is_given_up(ctx.now);
@@ -139,7 +145,7 @@ impl<S> Forwarder<S> {
                     return;
                 }
                 // The egress rules learn the addresses of names before the guest can use them.
-                ctx.net.policy.egress.learn(answer, ctx.now);
+                ctx.net.policy.learn(answer, ctx.now);
                 reply(pending, answer, ctx);
                 self.resolvers.answered(resolver, ctx.now);
                 self.remove(index, ctx);
@@ -148,6 +154,17 @@ impl<S> Forwarder<S> {
             ctx.net.counters.dns_mismatched += 1;
         }
     }
+}
+
+/// Removes the keys of Encrypted Client Hello from a response if a rule requires that the ClientHello is not encrypted.
+fn without_ech(answer: &mut [u8], net: &mut Net) -> Result<(), ech::Malformed> {
+    if !net.policy.egress.forbids_ech() {
+        return Ok(());
+    }
+    let removal = ech::remove(answer);
+    net.counters.dns_ech_removed += u64::from(removal == Ok(ech::Removal::Removed));
+    net.counters.dns_ech_malformed += u64::from(removal.is_err());
+    removal.map(drop)
 }
 
 /// Sends the response to each client that the bandwidth limit admits, with that client's id and letter case, which are

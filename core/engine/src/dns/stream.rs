@@ -17,7 +17,7 @@ pub(crate) struct Queries {
     /// A query was forwarded whole, or the handshake completed, since the last call of [`Self::note_messages`].
     has_news: bool,
     /// Octets of the current message that were forwarded, including the two of its length.
-    passed: usize,
+    passed: u32,
     /// Length of the current message, as far as its two octets were forwarded.
     length: u16,
 }
@@ -103,16 +103,20 @@ impl Queries {
     fn follow(&mut self, mut octets: &[u8]) -> Result<(), NoQuery> {
         while let Some(&octet) = octets.first() {
             let [high, low] = self.length.to_be_bytes();
-            let mut step = 1;
+            let mut step: u32 = 1;
             match self.passed {
                 0 => self.length = u16::from_be_bytes([octet, low]),
                 1 => self.length = u16::from_be_bytes([high, octet]),
                 FLAGS if !message::is_query(octet) => return Err(NoQuery),
                 2..=FLAGS => {}
-                passed => step = octets.len().min(self.end() - passed),
+                passed => {
+                    step = u32::try_from(octets.len())
+                        .unwrap_or(u32::MAX)
+                        .min(self.end() - passed)
+                }
             }
             self.passed += step;
-            octets = &octets[step..];
+            octets = &octets[step as usize..];
             if self.passed == LENGTH && usize::from(self.length) < message::HEADER {
                 return Err(NoQuery);
             }
@@ -125,16 +129,16 @@ impl Queries {
     }
 
     /// Returns the length of the current message in octets, including the two of its length.
-    fn end(&self) -> usize {
-        LENGTH + usize::from(self.length)
+    fn end(&self) -> u32 {
+        LENGTH + u32::from(self.length)
     }
 }
 
 /// Number of octets of a message's length field.
-const LENGTH: usize = 2;
+const LENGTH: u32 = 2;
 
 /// Offset of the octet that contains the opcode, behind length and id.
-const FLAGS: usize = LENGTH + 2;
+const FLAGS: u32 = LENGTH + 2;
 
 /// Maximum number of octets that are copied and sent at once; most streams are shorter.
 const BUFFER: usize = 2_048;
@@ -182,7 +186,7 @@ mod tests {
             cuts in proptest::collection::vec(1..400_usize, 1..20),
         ) {
             let mut stream: Vec<u8> = before.iter().flat_map(|len| message(1, *len)).collect();
-            let flags_at = stream.len() + FLAGS;
+            let flags_at = stream.len() + FLAGS as usize;
             stream.extend(message(0x28, 30));
             let mut queries = Queries::new(Instant(0));
             let mut cuts = cuts.iter().cycle();

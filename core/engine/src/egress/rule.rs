@@ -122,11 +122,19 @@ impl FromStr for EgressRule {
                 ));
             }
         };
-        let to = Match::parse(to)?;
+        Self::new(action, to.parse()?)
+    }
+}
+
+impl EgressRule {
+    /// Creates a rule.
+    ///
+    /// # Errors
+    /// A deny rule requires a proof. The connection would not be denied without it.
+    pub fn new(action: Action, to: Match) -> Result<Self, String> {
         match (to.proof, action) {
-            (None, _) => Ok(Self { action, to }),
-            (Some(_), Action::Deny) => Err(format!("'{text}': a deny rule requires no proof")),
-            (Some(proof), Action::Allow) => Err(unsupported(text, proof)),
+            (Some(_), Action::Deny) => Err(format!("'deny {to}': a deny rule requires no proof")),
+            (Some(_), Action::Allow) | (None, _) => Ok(Self { action, to }),
         }
     }
 }
@@ -135,17 +143,6 @@ impl FromStr for Match {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let to = Self::parse(text)?;
-        match to.proof {
-            None => Ok(to),
-            Some(proof) => Err(unsupported(text, proof)),
-        }
-    }
-}
-
-impl Match {
-    /// Parses a destination, which may require proof.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (text, protocol, proof) = match text.rsplit_once('/') {
             Some((text, "tcp")) => (text, Some(EgressProtocol::Tcp), None),
             Some((text, "udp")) => (text, Some(EgressProtocol::Udp), None),
@@ -171,11 +168,6 @@ impl Match {
             proof,
         })
     }
-}
-
-/// Returns the error about a rule that requires proof. It would permit no connection, because none proves its name yet.
-fn unsupported(text: &str, proof: Proof) -> String {
-    format!("'{text}': '/{proof}' is not supported yet")
 }
 
 impl FromStr for Target {

@@ -1,6 +1,10 @@
 //! Selection of flows by the text of an egress rule.
 
-use super::{Action, Destination, Egress, EgressEntry, EgressRule, Instant, Match, MatchTally, Target};
+use pontoon_names::HostName;
+
+use super::{
+    Action, Destination, Egress, EgressEntry, EgressProtocol, EgressRule, Instant, Match, MatchTally, Target,
+};
 
 /// Destinations that the text of an egress rule names. Those of a domain are the addresses that rules with the same domain
 /// have learned.
@@ -26,6 +30,29 @@ impl Egress {
         DestinationSelection(match what.target {
             Target::Any | Target::Net(_) => vec![entry(None)],
             Target::Name(_) => with_name.map(|other| entry(other.name.clone())).collect(),
+        })
+    }
+}
+
+impl Egress {
+    /// Returns true if a deny rule matches `to`. Nothing is counted.
+    pub(crate) fn denies(&self, to: &Destination<'_>, now: Instant) -> bool {
+        self.entries.iter().any(|entry| entry.denies(to, now))
+    }
+
+    /// Returns the rules that match TCP connections to some port of the host `name`.
+    pub(crate) fn rules_for_name(&self, name: &HostName) -> impl Iterator<Item = &EgressRule> {
+        self.rules().filter(|rule| {
+            let is_for_tcp = rule
+                .to
+                .protocol
+                .is_none_or(|protocol| protocol == EgressProtocol::Tcp);
+            let is_for_name = match &rule.to.target {
+                Target::Any => true,
+                Target::Net(_) => false,
+                Target::Name(pattern) => pattern.matches(name.as_str()),
+            };
+            is_for_tcp && is_for_name
         })
     }
 }

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 
 use arrayvec::ArrayVec;
 
+use super::proof::NameProof;
 use super::recovery::LossRecovery;
 use super::reorder::Reorder;
 use super::rtt::Rtt;
@@ -34,7 +35,7 @@ pub(super) const FIRST_WINDOW: u32 = 64 << 10;
 /// State of a connection, which differs from those of RFC 9293 in that it includes the host connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TcpState {
-    /// The guest's SYN was received, and the connect to the remote host is pending.
+    /// The guest's SYN was received, and the connect to the remote host or the handshake with the upstream proxy is pending.
     Connecting {
         /// Time at which the connect is abandoned and the guest's SYN refused; `None` leaves the timeout to the host's
         /// kernel.
@@ -207,8 +208,10 @@ pub(super) struct Connection<S> {
     /// The `Published::share_key` of the published port through which a client has opened the connection; egress rules
     /// do not apply to it. `None` if the guest has opened it.
     pub(super) listener: Option<u32>,
-    /// True if the decider has redirected the connection of the guest.
+    /// True if the decider has redirected the connection of the guest, or it uses the upstream proxy.
     pub(super) redirected: bool,
+    /// Proof of the name that a rule requires; `None` if a rule permits the connection without it, or there are no rules.
+    pub(super) proof: Option<Box<NameProof>>,
     /// Time of the connection's first segment.
     pub(super) opened: Instant,
     /// Measurement of the host socket's receive queue, by which a stalled connection is detected.
@@ -241,6 +244,7 @@ impl<S> Connection<S> {
             is_kept: false,
             listener: None,
             redirected: false,
+            proof: None,
             opened: now,
             held: ReceiveQueueWatch::default(),
             meter: ByteMeter::default(),

@@ -27,6 +27,8 @@ pub(super) enum HostTarget {
     Redirected(SocketAddr),
     /// The stream socket that the host was given with the verdict.
     Stream,
+    /// The address of the upstream proxy, which connects to the destination.
+    Proxy(SocketAddr),
 }
 
 impl HostTarget {
@@ -37,7 +39,7 @@ impl HostTarget {
     /// Opens the host socket for the connection `flow`.
     pub(super) fn open<H: Host>(self, flow: FlowId, host: &mut H) -> Result<(H::Socket, Connect), Failure> {
         match self {
-            Self::Destination(to) | Self::Redirected(to) => host.tcp_connect(flow, to),
+            Self::Destination(to) | Self::Redirected(to) | Self::Proxy(to) => host.tcp_connect(flow, to),
             Self::Stream => Ok((host.tcp_adopt(flow)?, Connect::Done)),
         }
     }
@@ -270,8 +272,8 @@ impl<S> Tcp<S> {
 }
 
 impl<S> Connection<S> {
-    /// Returns true if a peek on the host socket can begin at any offset. A redirected connection may have a socket of the
-    /// other family.
+    /// Returns true if a peek on the host socket can begin at any offset. A redirected or proxied connection may have a
+    /// socket of the other family.
     pub(super) fn peeks_at_offset<H: Host>(&self, host: &H) -> bool {
         match self.redirected {
             false => host.peeks_at_offset(self.key.remote.ip()),

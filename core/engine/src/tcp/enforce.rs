@@ -5,7 +5,8 @@ use super::{Tcp, open};
 use crate::config::Protocol;
 use crate::ctx::Ctx;
 use crate::egress::{DestinationSelection, EgressProtocol};
-use crate::policy::GuestForwards;
+use crate::flow_events::CloseReason;
+use crate::policy::{GuestForwards, Standing};
 use crate::tcp::connection::TcpState;
 use crate::{FlowId, Host, Transmit};
 
@@ -13,15 +14,45 @@ impl<S> Tcp<S> {
     /// Resets the connections that the policy refuses after a change of the egress rules.
     pub fn enforce<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let (now, net) = (ctx.now, &*ctx.net);
-        let forbidden = self.indices(|connection| !open::is_permitted(connection, now, net));
+        let forbidden = self.indices(|connection| open::standing(connection, now, net) == Standing::Refused);
         forbidden.into_iter().for_each(|index| self.prohibit(index, ctx));
         self.keep(&[]);
+        self.waive_proofs(ctx);
+        let (now, net) = (ctx.now, &*ctx.net);
+        let without_proof = |connection: &Connection<S>| {
+            connection.proof.is_none() && open::standing(connection, now, net) == Standing::OnProof
+        };
+        for index in self.indices(without_proof) {
+            self.connections.at_mut(index).require_proof();
+        }
     }
 
-    /// Exempts the connections that the policy refuses after a change of the egress rules from these, and no others.
-    pub(crate) fn keep_refused<H, T>(&mut self, ctx: &Ctx<'_, H, T>) {
-        let refused = self.indices(|connection| !open::is_permitted(connection, ctx.now, ctx.net));
+    /// Exempts the connections that the policy refuses after a change of the egress rules from these, and no others. Those that
+    /// have not proved the name that an earlier rule required are reset.
+    pub(crate) fn keep_refused<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        let (now, net) = (ctx.now, &*ctx.net);
+        let standing = |connection: &Connection<S>| open::standing(connection, now, net);
+        let forbidden =
+            self.indices(|connection| connection.is_unproven() && standing(connection) == Standing::Refused);
+        let refused = self
+            .indices(|connection| !connection.is_unproven() && standing(connection) != Standing::Permitted);
+        forbidden.into_iter().for_each(|index| self.prohibit(index, ctx));
         self.keep(&refused);
+        self.waive_proofs(ctx);
+    }
+
+    /// Sends the data of connections whose name the egress rules do not require any more.
+    fn waive_proofs<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        let (now, net) = (ctx.now, &*ctx.net);
+        let waived = self.indices(|connection| {
+            connection.is_unproven() && open::standing(connection, now, net) == Standing::Permitted
+        });
+        for index in waived {
+            if let Some(proof) = &mut self.connections.at_mut(index).proof {
+                proof.waive();
+            }
+            self.flush(index, &[], ctx);
+        }
     }
 
     fn keep(&mut self, kept: &[u32]) {
@@ -54,6 +85,20 @@ impl<S> Tcp<S> {
             }
         }
         true
+    }
+
+    /// Removes all connections. The host connections are reset, because a close would signal the end of the data to the
+    /// peer.
+    pub fn abort_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        let all: Vec<u32> = self.connections.iter().map(|(index, ..)| index).collect();
+        for index in all {
+            self.connections.at_mut(index).ends_by(CloseReason::GuestGone);
+            if let Some(socket) = self.connections.at_mut(index).socket.take() {
+                ctx.host.abort(socket);
+            }
+            self.remove(index, ctx);
+        }
+        self.abort_all_joined(ctx);
     }
 
     /// Resets the connections that the guest has opened to destinations of `selection`, and returns their number.

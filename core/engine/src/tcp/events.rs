@@ -9,7 +9,7 @@ use crate::ctx::Net;
 use crate::egress::EgressProtocol;
 use crate::flow_dump::Traffic;
 use crate::flow_events::{Announcement, CloseReason, FlowEnds, Grounds};
-use crate::{Failure, FlowId, Instant};
+use crate::{FlowId, Instant};
 
 impl<S> Connection<S> {
     fn ends(&self) -> FlowEnds {
@@ -72,18 +72,14 @@ pub(super) fn report_failed(
     id: FlowId,
     key: &ConnectionKey,
     (target, grounds): (Option<SocketAddr>, Grounds),
-    failure: Failure,
+    reason: CloseReason,
     (net, now): (&mut Net, Instant),
 ) {
     if net.events.is_none() {
         return;
     }
     let announcement = net.report_opened(id, ends(key, false), target, grounds, now);
-    let end = (
-        CloseReason::ConnectFailed(failure),
-        Traffic::default(),
-        core::time::Duration::ZERO,
-    );
+    let end = (reason, Traffic::default(), core::time::Duration::ZERO);
     net.report_closed(id, ends(key, false), announcement, end, now);
 }
 
@@ -92,7 +88,7 @@ pub(super) fn report_failed(
 pub(super) fn target(key: &ConnectionKey, target: HostTarget, net: &Net) -> Option<SocketAddr> {
     match target {
         HostTarget::Destination(_) if open::is_to_forwarder(key, net) => None,
-        HostTarget::Destination(to) | HostTarget::Redirected(to) => Some(to),
+        HostTarget::Destination(to) | HostTarget::Redirected(to) | HostTarget::Proxy(to) => Some(to),
         HostTarget::Stream => None,
     }
 }

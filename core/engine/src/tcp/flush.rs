@@ -42,15 +42,17 @@ impl<S> Connection<S> {
             }
             TcpState::Open => {
                 let is_answered = self.down.discard > 0;
-                self.flush_to_host(parts, ctx)?;
+                self.flush_to_host(id, parts, ctx)?;
                 if let Some(queries) = &mut self.up.queries {
                     queries.note_messages(is_answered, ctx.now);
                 }
                 self.discard(ctx.host)?;
                 self.update_window(id, ctx.host, ctx.net);
-                self.down.detect_loss();
-                self.resend(id, ctx)?;
-                self.fill(id, ctx)?;
+                if !self.is_unproven() {
+                    self.down.detect_loss();
+                    self.resend(id, ctx)?;
+                    self.fill(id, ctx)?;
+                }
                 self.account();
             }
             TcpState::TimeWait { .. } => {}
@@ -82,6 +84,7 @@ impl<S> Connection<S> {
                 // Behind the end of the stream there is nothing to read, even if an event has reported the socket as
                 // readable.
                 let unsent = match self.down.eof {
+                    _ if self.is_unproven() => false,
                     true => self.down.fin.is_none(),
                     false => self.pending.readable,
                 };
@@ -90,7 +93,8 @@ impl<S> Connection<S> {
                     Some((at, _)) => at,
                     None => self.idle_deadline(),
                 };
-                Some(self.dns_deadline().map_or(at, |idle| idle.min(at)))
+                let earlier = self.dns_deadline().or_else(|| self.proof_deadline());
+                Some(earlier.map_or(at, |earlier| earlier.min(at)))
             }
         };
         if let Some(at) = at {
@@ -101,6 +105,9 @@ impl<S> Connection<S> {
     /// Returns the connection's blocks to the buffer pool.
     pub(super) fn release(&mut self, net: &mut Net) {
         self.count_held(0, net);
+        if let Some(proof) = &mut self.proof {
+            proof.end(net);
+        }
         let pool = &mut net.pool;
         self.up.spill.clear(pool);
         if let Some(promise) = self.up.promise.take() {

@@ -9,16 +9,17 @@ use pontoon_wire::frame::{self, Flags, Ip};
 
 use super::connection::{Connection, ConnectionKey, TcpState};
 use super::events;
+use super::negotiation::{NEGOTIATION_TIMEOUT, Negotiation};
 use super::seq::Seq;
 use super::stray::{reply_reset, send_reset};
 use super::{Burst, Sending, Tcp, decided};
 use crate::ctx::{Capacity, Ctx, Net, Routed};
 use crate::dns::stream::Queries;
-use crate::egress::{Decision, EgressProtocol};
+use crate::egress::{Decision, DecisionGround, EgressProtocol};
 use crate::flow_events::{CloseReason, Grounds, RefusalReason};
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::Connect;
-use crate::policy::Permitted;
+use crate::policy::{Permitted, Standing};
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
 impl<S> Tcp<S> {
@@ -37,10 +38,10 @@ impl<S> Tcp<S> {
         if decided::is_pending(&syn, ctx) {
             return;
         }
-        let Some(Permitted { remote, ground }) = destination(&key, dns, ctx.now, ctx.net) else {
+        let Some(permitted) = destination(&key, dns, ctx.now, ctx.net) else {
             return reply_reset(syn.ip, segment, ctx);
         };
-        let Some((target, verdict)) = decided::judge(&syn, remote, ctx) else {
+        let Some((target, verdict)) = decided::judge(&syn, permitted.remote, ctx) else {
             return;
         };
         let victim = match self.admit_guest(&key, frame, ctx) {
@@ -66,7 +67,10 @@ impl<S> Tcp<S> {
             ctx.net.release(&key.into());
             return refuse_by_limit(&syn, ctx);
         }
-        let give_up = ctx.net.config.connect_timeout.map(|after| ctx.now + after);
+        let (target, mut negotiation) = Negotiation::begin(&key, target, ctx.now, ctx.net);
+        let timeout = ctx.net.config.connect_timeout;
+        let timeout = timeout.or(negotiation.as_ref().map(|_| NEGOTIATION_TIMEOUT));
+        let give_up = timeout.map(|after| ctx.now + after);
         let iss = self.first_seq(&key, ctx.now);
         let mut connection = Connection::new(key, TcpState::Connecting { give_up }, iss, ctx.now);
         connection.apply_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
@@ -75,13 +79,28 @@ impl<S> Tcp<S> {
         let id = ctx.net.flow(Kind::Tcp, index, generation);
         ctx.net.counters.tcp_opened += 1;
         connection.redirected = target.is_redirected();
-        let rule = ground;
-        let reported = (events::target(&key, target, ctx.net), Grounds { rule, verdict });
-        match target.open(id, ctx.host) {
+        if permitted.on_proof {
+            connection.require_proof();
+        }
+        let grounds = Grounds {
+            rule: permitted.ground,
+            verdict,
+            proxy: negotiation.as_ref().map(|_| DecisionGround::Proxy),
+        };
+        let reported = (events::target(&key, target, ctx.net), grounds);
+        let opened = match &mut negotiation {
+            Some(negotiation) => negotiation.connect(id, ctx.host),
+            None => target.open(id, ctx.host),
+        };
+        match opened {
             Err(failure) => {
                 ctx.net.release(&key.into());
-                events::report_failed(id, &key, reported, failure, (ctx.net, ctx.now));
-                self.report_failure(&key, segment.seq, failure, ctx);
+                let reason = match negotiation {
+                    Some(_) => CloseReason::ProxyFailed(failure),
+                    None => CloseReason::ConnectFailed(failure),
+                };
+                events::report_failed(id, &key, reported, reason, (ctx.net, ctx.now));
+                self.report_failure(&key, segment.seq, reason, ctx);
             }
             Ok((socket, progress)) => {
                 // The guest retransmits its SYN. It is not answered, because the link has no room for an answer either.
@@ -92,6 +111,7 @@ impl<S> Tcp<S> {
                 }
                 connection.socket = Some(socket);
                 self.add(connection, reported, ctx);
+                self.negotiations.extend(negotiation.map(|it| (index, it)));
                 if is_dns {
                     self.list_dns(id);
                 }
@@ -137,16 +157,35 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Sends the SYN-ACK after the connect has succeeded, unless the policy refuses the destination by then.
+    /// Continues after the connect has succeeded: with the handshake with the proxy, or with the guest's SYN.
     fn established<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+        match self.negotiations.get_mut(&index) {
+            Some(negotiation) => {
+                negotiation.is_connected = true;
+                self.negotiate(index, ctx);
+            }
+            None => self.answer_syn(index, ctx),
+        }
+    }
+
+    /// Sends the SYN-ACK, unless the policy refuses the destination by now.
+    pub(super) fn answer_syn<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
         let connection = self.connections.at_mut(index);
         let took = ctx.now.since(connection.opened);
-        let is_permitted = match connection.is_kept {
-            true => is_reachable(connection, ctx.net),
-            false => is_permitted(connection, ctx.now, ctx.net),
+        let standing = match connection.is_kept {
+            false => standing(connection, ctx.now, ctx.net),
+            true if is_reachable(connection, ctx.net) => Standing::Permitted,
+            true => Standing::Refused,
         };
-        if !is_permitted || reaches_host(connection, took, ctx) {
+        if standing == Standing::Refused || reaches_host(connection, took, ctx) {
             return self.prohibit(index, ctx);
+        }
+        if standing == Standing::OnProof && connection.proof.is_none() {
+            connection.require_proof();
         }
         ctx.net
             .histograms
@@ -167,12 +206,16 @@ impl<S> Tcp<S> {
         self.reset(index, ctx);
     }
 
-    /// Handles an event of a host socket whose connect is pending.
+    /// Handles an event of a host socket whose connect, or handshake with the proxy, is pending.
     pub(super) fn connected<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
         ctx: &mut Ctx<'_, H, T>,
     ) {
+        let negotiation = self.negotiations.get(&index);
+        if negotiation.is_some_and(|negotiation| negotiation.is_connected) {
+            return self.negotiate(index, ctx);
+        }
         let connection = self.connections.at_mut(index);
         let Some(socket) = &mut connection.socket else {
             return;
@@ -180,38 +223,73 @@ impl<S> Tcp<S> {
         match ctx.host.tcp_connected(socket) {
             Ok(()) => self.established(index, ctx),
             Err(Failure::WouldBlock) => {}
-            Err(failure) => self.refuse(index, failure, ctx),
+            Err(failure) => self.connect_failed(index, failure, ctx),
         }
     }
 
-    /// Refuses the guest's SYN because the connect has failed, and removes the connection.
+    /// Connects to the next address of the proxy, or refuses the guest's SYN.
+    fn connect_failed<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        mut failure: Failure,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let id = self.id(index, ctx.net);
+        let connection = self.connections.at_mut(index);
+        let negotiation = self.negotiations.get_mut(&index);
+        if let Some(negotiation) = negotiation.filter(|it| it.has_next()) {
+            if let Some(socket) = connection.socket.take() {
+                ctx.host.close(socket);
+            }
+            match negotiation.connect(id, ctx.host) {
+                Ok((socket, progress)) => {
+                    connection.socket = Some(socket);
+                    return match progress {
+                        Connect::Done => self.established(index, ctx),
+                        Connect::Pending => {}
+                    };
+                }
+                Err(last) => failure = last,
+            }
+        }
+        let reason = self.open_failed(index, failure);
+        self.refuse(index, reason, ctx);
+    }
+
+    /// Refuses the guest's SYN because the host connection could not be opened, and removes the connection.
     pub(super) fn refuse<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
-        failure: Failure,
+        reason: CloseReason,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let connection = self.connections.at_mut(index);
-        connection.ends_by(CloseReason::ConnectFailed(failure));
+        connection.ends_by(reason);
         let (key, isn) = (connection.key, (connection.up.next - 1).0);
-        self.report_failure(&key, isn, failure, ctx);
+        self.report_failure(&key, isn, reason, ctx);
         self.remove(index, ctx);
     }
 
-    /// Reports a failed connect to the guest: by an ICMP error if the host's kernel has reported a reason, and by a
-    /// reset.
+    /// Reports to the guest that the host connection could not be opened: by an ICMP error if the host's kernel has reported a
+    /// reason about the destination, and by a reset.
     fn report_failure<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         key: &ConnectionKey,
         isn: u32,
-        failure: Failure,
+        reason: CloseReason,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        ctx.net.counters.tcp_connect_failed += 1;
-        if failure == Failure::Exhausted {
+        if reason.failure() == Some(Failure::Exhausted) {
             ctx.net.counters.host_exhausted += 1;
         }
-        super::unreachable::send_error(key, isn, failure, ctx);
+        match reason {
+            CloseReason::ProxyRefused(_) => ctx.net.counters.proxy_refused += 1,
+            CloseReason::ProxyFailed(_) => ctx.net.counters.proxy_failed += 1,
+            _ => ctx.net.counters.tcp_connect_failed += 1,
+        }
+        if let CloseReason::ConnectFailed(failure) = reason {
+            super::unreachable::send_error(key, isn, failure, ctx);
+        }
         send_reset(key, 0, isn.wrapping_add(1), Flags::RST.and(Flags::ACK), ctx);
     }
 
@@ -295,7 +373,8 @@ fn destination(
     let (written, port) = (key.remote.ip(), key.remote.port());
     let checked = if is_to_forwarder(key, net) {
         match net.policy.egress.decide_stream_to_forwarder(key.remote, now) {
-            Decision::Allowed(ground) => return dns.map(|remote| Permitted { remote, ground }),
+            Decision::Allowed(ground) => return dns.map(|remote| Permitted::new(remote, ground)),
+            Decision::AllowedOnProof => return None,
             Decision::Refused(ground) => Err(ground.into()),
         }
     } else {
@@ -313,24 +392,34 @@ pub(super) fn is_to_forwarder(key: &ConnectionKey, net: &Net) -> bool {
     net.config.plan.is_dns(key.remote.ip()) && key.remote.port() == DNS_PORT
 }
 
-/// Returns true if the policy permits an existing connection; the host's addresses and the rules may have changed since
-/// it was opened.
+/// Returns the policy's decision about an existing connection; the host's addresses and the rules may have changed since it was
+/// opened.
 ///
 /// A connection of a published port's client is permitted even if the client's address becomes the host's: a published
 /// port accepts clients on the host, too, and the guest's data still reaches only that client. Connections to the DNS
 /// forwarder are permitted, too, because its resolvers are the operator's choice and may be the host's own addresses.
-pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Net) -> bool {
+pub(super) fn standing<S>(connection: &Connection<S>, now: Instant, net: &Net) -> Standing {
     let to = connection.key.remote;
     if !is_judged(connection) {
-        return true;
+        return Standing::Permitted;
     }
     if is_to_forwarder(&connection.key, net) {
-        return !net.policy.egress.names_domains();
+        return match net.policy.egress.names_domains() {
+            true => Standing::Refused,
+            false => Standing::Permitted,
+        };
     }
-    net.policy.translate(EgressProtocol::Tcp, to).is_ok()
-        && net
-            .policy
-            .allows(EgressProtocol::Tcp, to.ip(), Some(to.port()), now)
+    if net.policy.translate(EgressProtocol::Tcp, to).is_err() {
+        return Standing::Refused;
+    }
+    let proved = connection.proof.as_ref().and_then(|proof| proof.hello());
+    match net.policy.standing(to, connection.opened, proved, now) {
+        // Its data was sent without a proof.
+        Standing::OnProof if connection.proof.is_none() && connection.state == TcpState::Open => {
+            Standing::Refused
+        }
+        standing => standing,
+    }
 }
 
 /// Returns true if the policy, without the egress rules, permits an existing connection after a change of the host's

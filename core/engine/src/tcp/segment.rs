@@ -49,6 +49,9 @@ impl<S> Connection<S> {
                 }
                 // The host socket may have received data before the handshake with the guest was complete.
                 changed = self.state == TcpState::Open;
+                if let (true, Some(proof)) = (changed, &mut self.proof) {
+                    proof.begin(ctx.net, ctx.now);
+                }
             }
             TcpState::TimeWait { .. } => return self.receive_late(segment),
             // The pending reset answers this segment, too. A SYN is retransmitted by the guest until the connection is

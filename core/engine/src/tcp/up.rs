@@ -10,6 +10,7 @@
 use vm_memory::VolatileSlice;
 
 use super::connection::{BLIND_WINDOW, Connection, FIRST_WINDOW, GuestToHost};
+use super::proof::Progress;
 use super::reorder::Kept;
 use super::seq::Seq;
 use super::{Burst, Ended};
@@ -79,9 +80,13 @@ impl<S> Connection<S> {
     /// the reorder buffer, then the end of the stream.
     pub(super) fn flush_to_host<H: Host<Socket = S>, T: Transmit>(
         &mut self,
+        id: FlowId,
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Ended> {
+        if self.proof.is_some() && self.prove(id, parts, ctx)? == Progress::Unproven {
+            return Ok(());
+        }
         let Some(socket) = &mut self.socket else {
             return Ok(());
         };
@@ -153,7 +158,7 @@ impl<S> Connection<S> {
     pub(super) fn update_window<H: Host<Socket = S>>(&mut self, id: FlowId, host: &mut H, net: &mut Net) {
         let Some(socket) = &mut self.socket else { return };
         let up = &mut self.up;
-        if up.closed || !up.spill.is_empty() {
+        if up.closed || !up.spill.is_empty() || self.proof.as_ref().is_some_and(|proof| proof.is_unproven()) {
             return;
         }
         // The room in the send buffer is read by a system call, which is made only when half of the window is used.
@@ -195,15 +200,16 @@ impl<S> Connection<S> {
     /// Returns the window field for a segment that is sent now, and records the advertised right edge.
     pub(super) fn window_field(&mut self) -> u16 {
         let up = &mut self.up;
-        // Rounded up, because rounding down would move the right edge back by a fraction of a step (RFC 7323 section
-        // 2.4).
         let step = 1_u32 << up.scale;
-        let field = up
-            .want
-            .latest(up.edge)
-            .past(up.next)
-            .div_ceil(step)
-            .min(u32::from(u16::MAX));
+        let window = up.want.latest(up.edge).past(up.next);
+        let steps = match &self.proof {
+            // The edge must not move, because the memory for the data is limited.
+            Some(proof) if proof.is_unproven() => window / step,
+            // Rounded up, because rounding down would move the right edge back by a fraction of a step (RFC 7323 section
+            // 2.4).
+            Some(_) | None => window.div_ceil(step),
+        };
+        let field = steps.min(u32::from(u16::MAX));
         up.edge = up.edge.latest(up.next + field * step);
         u16::try_from(field).expect("limited above")
     }

@@ -71,6 +71,10 @@ impl FlowEvents for EventRecorder {
         let what = match event.kind {
             FlowEventKind::Opened { .. } => "opened".to_owned(),
             FlowEventKind::Decided { ground } => format!("decided {ground:?}"),
+            FlowEventKind::ServerName { part } => {
+                format!("name {}", String::from_utf8_lossy(part.octets()))
+            }
+            FlowEventKind::Proof { result, ground } => format!("proof {result:?} {ground:?}"),
             FlowEventKind::Peer { target: None } => "peer".to_owned(),
             FlowEventKind::Peer { target: Some(target) } => format!("peer at {target}"),
             FlowEventKind::Refused { reason } => format!("refused {reason}"),

@@ -142,14 +142,14 @@ impl<S> Udp<S> {
         let forwarded = ctx.net.policy.forward(EgressProtocol::Udp, written);
         // A peer that represents all ports of an address does not represent a port with a forward to another
         // destination.
-        let is_decided = |peer: &Peer| peer.has_port || ctx.net.decisions.is_none();
+        let is_decided = |peer: &Peer| peer.has_port || !ctx.net.distinguishes_ports();
         let is_of_port = |peer: &Peer| {
             let is_same = peer.redirected || forwarded.is_none_or(|to| peer.remote == to);
             peer.came_in || is_same && is_decided(peer)
         };
         let peer = known.and_then(|home| self.fresh_peer(home, written, ctx.now));
         let peer = peer.filter(|(.., peer)| is_of_port(peer));
-        let Permitted { remote, ground } =
+        let Permitted { remote, ground, .. } =
             permitted_remote(peer.as_ref().map(|(.., peer)| peer), packet, written, ctx)?;
         packet.check_hop_limit(remote.ip(), ctx).ok()?;
         if written.port() == 0 {
@@ -187,10 +187,15 @@ impl<S> Udp<S> {
                 peer.from
             }
             None => {
-                let has_port = forwarded.is_some() || ctx.net.decisions.is_some();
+                let has_port = forwarded.is_some() || ctx.net.distinguishes_ports();
                 let peer = outbound_peer(&decided, written, via, has_port, ctx);
                 let (rule, verdict) = (ground, decided.verdict);
-                self.learn_peer((index, opened), peer, Grounds { rule, verdict }, ctx);
+                let grounds = Grounds {
+                    rule,
+                    verdict,
+                    proxy: None,
+                };
+                self.learn_peer((index, opened), peer, grounds, ctx);
                 None
             }
         };
@@ -392,7 +397,7 @@ fn permitted_remote<H, T: Transmit>(
     written: SocketAddr,
     ctx: &mut Ctx<'_, H, T>,
 ) -> Option<Permitted> {
-    let known = |remote| Permitted { remote, ground: None };
+    let known = |remote| Permitted::new(remote, None);
     match peer {
         // A peer may represent all ports, some of which the rules may refuse.
         Some(peer) if peer.redirected && peer.ports.is_kept(written.port()) => Some(known(peer.remote)),

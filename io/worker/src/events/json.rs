@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use pontoon_engine::FlowId;
 use pontoon_engine::Token;
 use pontoon_engine::egress::DecisionGround;
-use pontoon_engine::flow_events::{FlowEnds, FlowEvent, FlowEventKind, RefusalReason};
+use pontoon_engine::flow_events::{CloseReason, FlowEnds, FlowEvent, FlowEventKind, RefusalReason};
 
 use super::omitted::OmittedClass;
 use super::recorder::OMITTED;
@@ -32,14 +32,14 @@ fn begin(line: &mut String, number: Option<u64>, time: Duration, kind: &str) {
 }
 
 /// Writes the record of an event into `line`. `opened` is the number of the flow's opening record; `rule` the text of the
-/// rule that has decided.
+/// rule that has decided, and the name in the ClientHello.
 pub(super) fn event(
     line: &mut String,
     number: u64,
     time: Duration,
     event: &FlowEvent,
     opened: Option<u64>,
-    rule: Option<&str>,
+    (rule, name): (Option<&str>, Option<&str>),
 ) {
     begin(line, Some(number), time, kind(&event.kind));
     if let Some(id) = event.flow {
@@ -55,10 +55,23 @@ pub(super) fn event(
         FlowEventKind::Decided { ground } => line.push_str(match ground {
             DecisionGround::Decider => ",\"decision\":\"allow\",\"by\":\"decider\"",
             DecisionGround::Redirect => ",\"decision\":\"redirect\",\"by\":\"decider\"",
-            DecisionGround::Rule(_) | DecisionGround::Unlisted | DecisionGround::Resolver => {
-                ",\"decision\":\"allow\",\"by\":\"rule\""
-            }
+            DecisionGround::Proxy => ",\"decision\":\"proxy\",\"by\":\"option\"",
+            DecisionGround::Rule(_)
+            | DecisionGround::Unlisted
+            | DecisionGround::Resolver
+            | DecisionGround::TlsOnly(_) => ",\"decision\":\"allow\",\"by\":\"rule\"",
         }),
+        FlowEventKind::ServerName { .. } => {}
+        FlowEventKind::Proof { result, .. } => {
+            let (decision, proof) = match result {
+                Ok(()) => ("allow", "proven"),
+                Err(cause) => ("deny", cause.word()),
+            };
+            let _ = write!(
+                line,
+                ",\"decision\":\"{decision}\",\"by\":\"rule\",\"proof\":\"{proof}\""
+            );
+        }
         FlowEventKind::Refused { reason } => {
             let _ = write!(line, ",\"reason\":\"{reason}\"");
             if let RefusalReason::Host(failure) = reason {
@@ -69,8 +82,14 @@ pub(super) fn event(
             reason, traffic, age, ..
         } => {
             let _ = write!(line, ",\"reason\":\"{reason}\"");
-            if let Some(failure) = reason.failure() {
-                let _ = write!(line, ",\"error\":\"{failure}\"");
+            match (reason, reason.failure()) {
+                (CloseReason::ProxyRefused(refusal), _) => {
+                    let _ = write!(line, ",\"error\":\"{refusal}\"");
+                }
+                (_, Some(failure)) => {
+                    let _ = write!(line, ",\"error\":\"{failure}\"");
+                }
+                (_, None) => {}
             }
             let (up, down, age) = (traffic.up, traffic.down, age.as_micros());
             let _ = write!(
@@ -82,6 +101,10 @@ pub(super) fn event(
     if let Some(rule) = rule {
         line.push_str(",\"rule\":");
         text(line, rule);
+    }
+    if let Some(name) = name {
+        line.push_str(",\"name\":");
+        text(line, name);
     }
     end(line, opened);
 }
@@ -140,7 +163,9 @@ fn end(line: &mut String, opened: Option<u64>) {
 pub(super) const fn kind(kind: &FlowEventKind) -> &'static str {
     match kind {
         FlowEventKind::Opened { .. } => "opened",
-        FlowEventKind::Decided { .. } => "decided",
+        FlowEventKind::Decided { .. } | FlowEventKind::ServerName { .. } | FlowEventKind::Proof { .. } => {
+            "decided"
+        }
         FlowEventKind::Peer { .. } => "peer",
         FlowEventKind::Refused { .. } => "refused",
         FlowEventKind::Closed { .. } => "closed",

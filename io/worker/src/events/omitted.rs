@@ -33,9 +33,11 @@ impl OmittedClass {
         let is_refusal = match event.kind {
             FlowEventKind::Refused { .. } => true,
             FlowEventKind::Peer { .. } => false,
-            FlowEventKind::Opened { .. } | FlowEventKind::Decided { .. } | FlowEventKind::Closed { .. } => {
-                return None;
-            }
+            FlowEventKind::Opened { .. }
+            | FlowEventKind::Decided { .. }
+            | FlowEventKind::ServerName { .. }
+            | FlowEventKind::Proof { .. }
+            | FlowEventKind::Closed { .. } => return None,
         };
         Some(Self {
             is_refusal,

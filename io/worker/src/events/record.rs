@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use pontoon_engine::egress::{DecisionGround, EgressProtocol};
+use pontoon_engine::egress::{DecisionGround, EgressProtocol, UnprovenCause};
 use pontoon_engine::flow_dump::Traffic;
 use pontoon_engine::flow_events::{
-    CloseReason, FlowEnds, FlowEvent, FlowEventKind, RefusalReason, failure_code, failure_of_code,
+    CloseReason, FlowEnds, FlowEvent, FlowEventKind, NamePart, RefusalReason, failure_code, failure_of_code,
 };
 use pontoon_engine::policy::Refusal;
 use pontoon_engine::{FlowId, Instant, Kind, Token};
@@ -30,6 +30,8 @@ const DECIDED: u8 = 2;
 const PEER: u8 = 3;
 const REFUSED: u8 = 4;
 const CLOSED: u8 = 5;
+const SERVER_NAME: u8 = 6;
+const PROOF: u8 = 7;
 
 /// Flags in a header.
 const GUEST_V6: u8 = 1;
@@ -53,7 +55,19 @@ const HOST_ADDRESS: u16 = 7;
 const LIMIT: u16 = 8;
 const DECIDER: u16 = 9;
 const REDIRECT: u16 = 10;
+const TLS_ONLY: u16 = 11;
+const PROXY: u16 = 12;
+const TO_PROXY: u16 = 13;
 const REFUSED_HOST: u8 = 1;
+
+/// Code of a part of a name: its length, and this bit if it is the first.
+const FIRST_PART: u16 = 1 << 8;
+
+/// Code of a proof that has succeeded; those of causes of failures follow.
+const PROVEN: u16 = 0;
+
+/// Word of a proof without a rule.
+const NO_RULE: u64 = u64::MAX;
 
 /// The part of a record that depends on the kind of event.
 #[derive(Clone, Copy, Default)]
@@ -158,6 +172,16 @@ pub(super) fn decode(words: &[u64; RECORD], worker: u8) -> Option<EventRecord> {
         REFUSED => FlowEventKind::Refused {
             reason: refusal(code, a)?,
         },
+        SERVER_NAME => FlowEventKind::ServerName {
+            part: name_part(code, [a, b, c, d])?,
+        },
+        PROOF => FlowEventKind::Proof {
+            result: proof(code)?,
+            ground: match a {
+                NO_RULE => None,
+                rule => Some(ground(RULE, rule)?),
+            },
+        },
         CLOSED => FlowEventKind::Closed {
             reason: CloseReason::of_code(code)?,
             traffic: Traffic { up: a, down: b },
@@ -213,6 +237,31 @@ impl Detail {
                 ],
                 ..Self::default()
             },
+            FlowEventKind::ServerName { part } => {
+                let octets = part.octets();
+                let len = u16::try_from(octets.len()).unwrap_or(0);
+                Self {
+                    kind: SERVER_NAME,
+                    code: len | if part.is_first { FIRST_PART } else { 0 },
+                    words: name_words(octets),
+                    ..Self::default()
+                }
+            }
+            FlowEventKind::Proof { result, ground } => Self {
+                kind: PROOF,
+                code: match result {
+                    Ok(()) => PROVEN,
+                    Err(cause) => {
+                        let codes = (PROVEN + 1..).zip(UnprovenCause::ALL);
+                        codes.fold(
+                            PROVEN,
+                            |found, (code, other)| if other == cause { code } else { found },
+                        )
+                    }
+                },
+                words: [ground.map_or(NO_RULE, rule), 0, 0, generation],
+                ..Self::default()
+            },
             FlowEventKind::Closed {
                 reason,
                 traffic,
@@ -249,6 +298,38 @@ impl Detail {
     }
 }
 
+/// Returns the octets of a part of a name in words.
+fn name_words(octets: &[u8]) -> [u64; 4] {
+    let mut words = [0; 4];
+    for (word, octets) in words.iter_mut().zip(octets.chunks(8)) {
+        let mut all = [0; 8];
+        all.iter_mut().zip(octets).for_each(|(to, from)| *to = *from);
+        *word = u64::from_be_bytes(all);
+    }
+    words
+}
+
+/// Returns the part of a name that [`name_words`] has encoded. Host names consist of letters, digits, hyphens, underscores and
+/// dots.
+fn name_part(code: u16, words: [u64; 4]) -> Option<NamePart> {
+    let octets = words.map(u64::to_be_bytes).concat();
+    let text = octets.get(..usize::from(code & !FIRST_PART))?;
+    let fits = |octet: &u8| octet.is_ascii_alphanumeric() || b"-_.".contains(octet);
+    text.iter()
+        .all(fits)
+        .then(|| NamePart::new(text, code & FIRST_PART != 0))?
+}
+
+/// Returns the result of a proof with this code.
+fn proof(code: u16) -> Option<Result<(), UnprovenCause>> {
+    match code.checked_sub(PROVEN + 1) {
+        None => Some(Ok(())),
+        Some(place) => UnprovenCause::ALL
+            .get(usize::from(place))
+            .map(|cause| Err(*cause)),
+    }
+}
+
 const fn flag(is_set: bool, flag: u8) -> u8 {
     if is_set { flag } else { 0 }
 }
@@ -256,11 +337,12 @@ const fn flag(is_set: bool, flag: u8) -> u8 {
 /// Returns the index of the rule, if it is the ground, or 0.
 fn rule(ground: DecisionGround) -> u64 {
     match ground {
-        DecisionGround::Rule(index) => index.into(),
+        DecisionGround::Rule(index) | DecisionGround::TlsOnly(index) => index.into(),
         DecisionGround::Unlisted
         | DecisionGround::Resolver
         | DecisionGround::Decider
-        | DecisionGround::Redirect => 0,
+        | DecisionGround::Redirect
+        | DecisionGround::Proxy => 0,
     }
 }
 
@@ -271,6 +353,8 @@ const fn ground_code(ground: DecisionGround) -> u16 {
         DecisionGround::Resolver => RESOLVER,
         DecisionGround::Decider => DECIDER,
         DecisionGround::Redirect => REDIRECT,
+        DecisionGround::Proxy => PROXY,
+        DecisionGround::TlsOnly(_) => TLS_ONLY,
     }
 }
 
@@ -281,6 +365,8 @@ fn ground(code: u16, rule: u64) -> Option<DecisionGround> {
         RESOLVER => Some(DecisionGround::Resolver),
         DECIDER => Some(DecisionGround::Decider),
         REDIRECT => Some(DecisionGround::Redirect),
+        PROXY => Some(DecisionGround::Proxy),
+        TLS_ONLY => u32::try_from(rule).ok().map(DecisionGround::TlsOnly),
         _ => None,
     }
 }
@@ -292,6 +378,7 @@ fn refusal_code(reason: RefusalReason) -> u16 {
         RefusalReason::Policy(Refusal::Unassigned) => UNASSIGNED,
         RefusalReason::Policy(Refusal::HostLoopback) => HOST_LOOPBACK,
         RefusalReason::Policy(Refusal::HostAddress) => HOST_ADDRESS,
+        RefusalReason::Policy(Refusal::Proxy) => TO_PROXY,
         RefusalReason::Policy(Refusal::Rule) => UNLISTED,
         RefusalReason::Limit => LIMIT,
         RefusalReason::Host(failure) => u16::from_be_bytes([REFUSED_HOST, failure_code(failure)]),
@@ -304,6 +391,7 @@ fn refusal(code: u16, rule: u64) -> Option<RefusalReason> {
         UNASSIGNED => RefusalReason::Policy(Refusal::Unassigned),
         HOST_LOOPBACK => RefusalReason::Policy(Refusal::HostLoopback),
         HOST_ADDRESS => RefusalReason::Policy(Refusal::HostAddress),
+        TO_PROXY => RefusalReason::Policy(Refusal::Proxy),
         LIMIT => RefusalReason::Limit,
         _ => match code.to_be_bytes() {
             [REFUSED_HOST, failure] => RefusalReason::Host(failure_of_code(failure)?),

@@ -2,11 +2,12 @@
 //!
 //! Records are numbered without gaps: numbers of events that the workers have lost are skipped, and named by a record.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use pontoon_engine::egress::{DecisionGround, EgressProtocol};
 use pontoon_engine::flow_events::{FlowEvent, FlowEventKind, RefusalReason};
+use pontoon_engine::{FlowId, WorkerId};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::json;
@@ -26,6 +27,8 @@ pub struct Recorder {
     earliest: u64,
     latest: u64,
     line: String,
+    /// Names whose parts were read, of the latest flow of each worker.
+    names: BTreeMap<WorkerId, (FlowId, String)>,
 }
 
 /// Record of an event, of lost events, or of the beginning or end of an instance.
@@ -46,6 +49,18 @@ pub struct Record<'a> {
 /// Texts of the egress rules, for the latest generations.
 #[derive(Debug, Default)]
 struct RuleTexts(VecDeque<(u64, Vec<String>)>);
+
+/// Result of looking for a part of a name in an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NameTaken {
+    /// The event is a part of a name.
+    Part,
+    /// The event has a record of its own.
+    Other,
+}
+
+/// Number of characters of a name from which on further parts are ignored: that of the longest host name.
+const LONGEST_NAME: usize = 253;
 
 /// Type of the record about lost events.
 pub const GAP: &str = "gap";
@@ -73,6 +88,7 @@ impl Recorder {
             earliest: monotonic(),
             latest: 0,
             line: String::new(),
+            names: BTreeMap::new(),
         };
         recorder.set_clock();
         recorder
@@ -98,24 +114,44 @@ impl Recorder {
         self.rules.0.push_back((generation, rules));
     }
 
-    /// Returns the record of what the reader has found.
-    pub fn take(&mut self, found: &Found) -> Record<'_> {
+    /// Returns the record of what the reader has found; `None` for a part of a name, which belongs to the next record.
+    pub fn take(&mut self, found: &Found) -> Option<Record<'_>> {
         match found {
-            Found::Event(record) => self.event(record),
+            Found::Event(EventRecord { event, .. }) if self.take_name(event) == NameTaken::Part => None,
+            Found::Event(record) => Some(self.event(record)),
             Found::Lost(count) => {
+                // A part of a name may be missing, and the rest would be another name.
+                self.names.clear();
                 let from = self.next;
                 self.next = self.next.saturating_add(*count);
                 let numbers = (from, self.next.saturating_sub(1).max(from));
                 json::gap(&mut self.line, json::now(), numbers, "engine");
-                Record {
+                Some(Record {
                     numbers,
                     kind: GAP,
                     protocol: None,
                     event: None,
                     line: &self.line,
-                }
+                })
             }
         }
+    }
+
+    /// Stores the part of a name that the event contains.
+    fn take_name(&mut self, event: &FlowEvent) -> NameTaken {
+        let (FlowEventKind::ServerName { part }, Some(flow)) = (event.kind, event.flow) else {
+            return NameTaken::Other;
+        };
+        let text = part.octets().iter().copied().map(char::from);
+        if part.is_first {
+            self.names.insert(flow.worker, (flow, text.collect()));
+        } else if let Some((of, name)) = self.names.get_mut(&flow.worker)
+            && *of == flow
+            && name.len() < LONGEST_NAME
+        {
+            name.extend(text);
+        }
+        NameTaken::Part
     }
 
     /// Passes a record to `take` for each class of events that the workers have omitted since the previous call.
@@ -192,14 +228,24 @@ impl Recorder {
             | FlowEventKind::Refused {
                 reason: RefusalReason::Egress(ground),
             } => Some(ground),
+            FlowEventKind::Proof { ground, .. } => ground,
             _ => None,
         };
+        let name = match (event.kind, event.flow) {
+            (FlowEventKind::Proof { .. }, Some(flow)) => {
+                self.names.remove(&flow.worker).filter(|(of, _)| *of == flow)
+            }
+            _ => None,
+        };
+        let name = name.as_ref().map(|(_, name)| name.as_str());
         let rule = match ground {
-            Some(DecisionGround::Rule(index)) => self.rules.get(record.generation, index),
+            Some(DecisionGround::Rule(index) | DecisionGround::TlsOnly(index)) => {
+                self.rules.get(record.generation, index)
+            }
             _ => None,
         };
         let time = self.time(event.at.0);
-        json::event(&mut self.line, number, time, event, opened, rule);
+        json::event(&mut self.line, number, time, event, opened, (rule, name));
         Record {
             numbers: (number, number),
             kind: json::kind(&event.kind),

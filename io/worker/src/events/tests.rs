@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use pontoon_engine::egress::{DecisionGround, EgressProtocol};
+use pontoon_engine::egress::{DecisionGround, EgressProtocol, UnprovenCause};
 use pontoon_engine::flow_dump::Traffic;
-use pontoon_engine::flow_events::{CloseReason, FlowEnds, RefusalReason};
+use pontoon_engine::flow_events::{CloseReason, FlowEnds, NamePart, RefusalReason};
 use pontoon_engine::policy::Refusal;
 use pontoon_engine::{Failure, FlowId, Instant, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -190,12 +190,14 @@ fn limit_is_that_of_new_flows_if_it_is_lower() {
 
 #[test]
 fn every_kind_of_event_is_read_as_it_was_written() {
-    let mut pair = Pair::new(64);
+    let mut pair = Pair::new(128);
     let targets = [None, Some(addr("127.0.0.1:9")), Some(addr("[2001:db8::1]:65535"))];
     let grounds = [
         DecisionGround::Rule(999),
         DecisionGround::Unlisted,
         DecisionGround::Resolver,
+        DecisionGround::Proxy,
+        DecisionGround::TlsOnly(4),
     ];
     let opened = targets.map(|target| FlowEventKind::Opened { target });
     let peers = targets.map(|target| FlowEventKind::Peer { target });
@@ -208,10 +210,29 @@ fn every_kind_of_event_is_read_as_it_was_written() {
         RefusalReason::Policy(Refusal::Unassigned),
         RefusalReason::Policy(Refusal::HostLoopback),
         RefusalReason::Policy(Refusal::HostAddress),
+        RefusalReason::Policy(Refusal::Proxy),
     ];
     let refused = reasons.into_iter().chain(grounds.map(RefusalReason::Egress));
     let refused = refused.map(|reason| FlowEventKind::Refused { reason });
-    let kinds = opened.into_iter().chain(peers).chain(decided).chain(refused);
+    let proofs = [Ok(())]
+        .into_iter()
+        .chain(UnprovenCause::ALL.map(Err))
+        .zip([Some(DecisionGround::Rule(3)), None].into_iter().cycle())
+        .map(|(result, ground)| FlowEventKind::Proof { result, ground });
+    let names = [
+        (&b"a"[..], true),
+        (b"_x-1.example.org", false),
+        (&[b'z'; 32], true),
+    ]
+    .map(|(text, is_first)| NamePart::new(text, is_first).unwrap())
+    .map(|part| FlowEventKind::ServerName { part });
+    let kinds = opened
+        .into_iter()
+        .chain(peers)
+        .chain(decided)
+        .chain(refused)
+        .chain(proofs)
+        .chain(names);
     let mut events: Vec<FlowEvent> = kinds.map(|kind| event(9, kind)).collect();
     events.push(event(9, closed(true)));
     events.push(event(

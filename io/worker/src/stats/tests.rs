@@ -11,6 +11,7 @@ fn publish(writer: &mut RowWriter, engine: &Counters, generation: u64, hits: &[u
         gauges: Gauges {
             flows: 3,
             pool_bytes: 65_536,
+            tls_proving: 5,
         },
         layers: [1, 0, 1, 1],
         link: LinkCounters {
@@ -41,6 +42,7 @@ fn each_value_is_read_under_its_name() {
         assert_eq!(table.read(0), Row::default());
         let row = table.read(1);
         assert_eq!((row.gauges().flows, row.gauges().pool_bytes), (3, 65_536));
+        assert_eq!(row.gauges().tls_proving, 5);
         let inactive: Vec<_> = row.layers().filter(|(_, active)| *active == 0).collect();
         assert_eq!(inactive, [("root", 0)]);
         let counted: Vec<_> = row.counters().filter(|(_, count)| *count > 0).collect();

@@ -18,6 +18,7 @@ impl<L: Link> Worker<L> {
             gauges: Gauges {
                 flows: self.engine.flows() as u64,
                 pool_bytes: self.engine.pool_in_use() as u64,
+                tls_proving: self.engine.proving().into(),
             },
             layers: self.sandbox.as_ref().map_or([0; _], Layers::gauges),
             link: self.link_counters(),

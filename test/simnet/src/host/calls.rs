@@ -11,7 +11,8 @@ use vm_memory::VolatileSlice;
 
 use super::conn::{Phase, SimConnection};
 use super::{
-    CloseMode, ConnectResult, PendingEvent, RemotePort, ScheduledPeer, SimHost, SimSocket, SocketIndex,
+    CloseMode, ConnectResult, PendingEvent, ProxyExchange, RemotePort, ScheduledPeer, SimHost, SimSocket,
+    SocketIndex,
 };
 use crate::app::Script;
 
@@ -28,8 +29,10 @@ impl Host for SimHost {
             .filter(|_| !taken)
             .cloned()
             .unwrap_or(RemotePort {
+                records: false,
                 answer: ConnectResult::Fail(Failure::Refused),
                 script: Script::SINK,
+                proxy: ProxyExchange::default(),
             });
         if let ConnectResult::Fail(failure) = remote.answer {
             self.calls += 1;

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use pontoon_engine::{Failure, FlowId, Instant, Readiness};
 use vm_memory::VolatileSlice;
 
-use super::{CloseMode, ConnectResult, HostPlan, PeerReport, RemotePort};
+use super::{CloseMode, ConnectResult, HostPlan, PeerReport, ProxyExchange, RemotePort};
 use crate::app::{AppAction, ConnectionEnd, Script, SimApp};
 use crate::clock::earlier;
 use crate::pattern;
@@ -42,6 +42,11 @@ pub(super) struct SimConnection {
     pub(super) peer: SocketAddr,
     pub(super) phase: Phase,
     script: Script,
+    /// Handshake at the beginning of the streams, and its requests as far as they were sent.
+    proxy: ProxyExchange,
+    request: Vec<u8>,
+    /// Bytes that the peer has received, if it records them.
+    record: Option<Vec<u8>>,
     app: Option<SimApp>,
     rng: Rng,
     /// True if the engine has not closed the socket.
@@ -127,6 +132,9 @@ impl SimConnection {
             peer,
             phase,
             script,
+            proxy: ProxyExchange::default(),
+            request: Vec::new(),
+            record: None,
             app: None,
             rng,
             held: false,
@@ -148,6 +156,11 @@ impl SimConnection {
             hung_up: false,
             tick_at: None,
         }
+    }
+
+    /// Returns the bytes that the peer has received, if it records them.
+    pub(super) fn recorded(&self) -> Option<&[u8]> {
+        self.record.as_deref()
     }
 
     /// Returns the number of bytes in the receive queue.
@@ -194,8 +207,10 @@ impl SimConnection {
             },
         };
         let mut conn = Self::new(plan, to.port(), to, phase, remote.script, rng);
+        conn.proxy = remote.proxy;
         conn.flow = Some(flow);
         conn.held = true;
+        conn.record = remote.records.then(Vec::new);
         if phase == Phase::Open {
             conn.start(now);
         }
@@ -435,15 +450,32 @@ impl SimConnection {
             let len = slice
                 .len()
                 .min(limit.min((self.down_tail - from) as usize) - done);
-            slice.copy_from(&pattern::bytes(
-                self.stream(!self.is_inside),
-                from + done as u64,
-                len,
-            ));
+            slice.copy_from(&self.down_bytes(from + done as u64, len));
             done += len;
         }
         self.down_peeked = self.down_peeked.max(from + done as u64);
         Ok(done)
+    }
+
+    /// Returns `len` bytes of the stream to the engine from the offset `at` on.
+    fn down_bytes(&self, at: u64, len: usize) -> Vec<u8> {
+        let answer = self.proxy.answer.iter().skip(at as usize).take(len);
+        let mut bytes: Vec<u8> = answer.copied().collect();
+        let behind = (at + bytes.len() as u64).saturating_sub(self.proxy.answer.len() as u64);
+        bytes.extend(pattern::bytes(
+            self.stream(!self.is_inside),
+            behind,
+            len - bytes.len(),
+        ));
+        bytes
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn proxy_request(&self) -> &[u8] {
+        &self.request
     }
 
     pub(super) fn discard(&mut self, len: u32, wrong: &mut Vec<String>) -> Result<(), Failure> {
@@ -506,7 +538,14 @@ impl SimConnection {
         for part in parts {
             let mut bytes = vec![0; part.len().min(left)];
             part.copy_to(&mut bytes);
-            if let Some(at) = pattern::mismatch(self.stream(self.is_inside), self.up_tail, &bytes) {
+            let request_len = self.proxy.request_len;
+            let of_request = (request_len - self.request.len()).min(bytes.len());
+            self.request.extend(&bytes[..of_request]);
+            let (stream, bytes_of_stream) = (self.stream(self.is_inside), &bytes[of_request..]);
+            let at = (self.up_tail + of_request as u64).saturating_sub(request_len as u64);
+            if let Some(record) = &mut self.record {
+                record.extend_from_slice(bytes_of_stream);
+            } else if let Some(at) = pattern::mismatch(stream, at, bytes_of_stream) {
                 wrong.push(format!("port {}: byte {at} towards the host is wrong", self.port));
             }
             self.up_tail += bytes.len() as u64;

@@ -14,6 +14,8 @@ use super::conn::Activity;
 pub(super) struct DatagramSockets {
     sockets: Vec<DatagramSocket>,
     refused: BTreeSet<u16>,
+    /// Response to the next DNS query, which is not echoed.
+    response: Option<Vec<u8>>,
 }
 
 /// A UDP or ping socket with its receive queue.
@@ -46,6 +48,10 @@ impl DatagramSockets {
             queue: VecDeque::new(),
         });
         self.sockets.len() - 1
+    }
+
+    pub(super) fn answer_query(&mut self, response: Vec<u8>) {
+        self.response = Some(response);
     }
 
     pub(super) fn refuse(&mut self, port: u16) {
@@ -116,7 +122,13 @@ impl DatagramSockets {
             bytes.chunks(size).map(<[u8]>::to_vec).collect()
         };
         let count = datagrams.len();
-        for payload in datagrams {
+        for mut payload in datagrams {
+            if to.port() == DNS
+                && let Some(response) = self.response.take()
+            {
+                payload.truncate(2);
+                payload.extend(response.get(2..).unwrap_or_default());
+            }
             let item = if self.refused.contains(&to.port()) {
                 QueuedDatagram::Problem(to, payload)
             } else {
@@ -248,3 +260,6 @@ const META: DatagramMeta = DatagramMeta {
     traffic_class: 0,
     dont_fragment: false,
 };
+
+/// Port of DNS (RFC 1035 section 4.2).
+const DNS: u16 = 53;

@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex};
 
 use pontoon_engine::Egress;
 use pontoon_engine::decider::{Answer, Denial, TokenState, Verdict};
-use pontoon_engine::flow_events::{FlowEvent, FlowEventKind, FlowEvents, Reported};
+use pontoon_engine::flow_events::{CloseReason, FlowEvent, FlowEventKind, FlowEvents, Reported};
 
 use super::*;
 
 /// Receiver that writes each event as a line of text.
 #[derive(Clone, Debug, Default)]
-struct Recorder(Arc<Mutex<Vec<String>>>);
+pub(super) struct Recorder(Arc<Mutex<Vec<String>>>);
 
 impl FlowEvents for Recorder {
     fn report(&mut self, event: &FlowEvent) -> Reported {
@@ -18,6 +18,11 @@ impl FlowEvents for Recorder {
             FlowEventKind::Opened { target: None } => "opened".to_owned(),
             FlowEventKind::Opened { target: Some(target) } => format!("opened to {target}"),
             FlowEventKind::Decided { ground } => format!("decided {ground:?}"),
+            FlowEventKind::ServerName { part } => format!("name {}", String::from_utf8_lossy(part.octets())),
+            FlowEventKind::Proof { result, ground } => match result {
+                Ok(()) => format!("proven {ground:?}"),
+                Err(cause) => format!("{} {ground:?}", cause.word()),
+            },
             FlowEventKind::Peer { target } => format!("peer {target:?}"),
             FlowEventKind::Refused { reason } => format!("refused {reason}"),
             FlowEventKind::Closed {
@@ -27,8 +32,11 @@ impl FlowEvents for Recorder {
                 ..
             } => {
                 assert!(announced);
-                let failure = reason.failure().map(|failure| format!(": {failure}"));
-                let failure = failure.unwrap_or_default();
+                let failure = match (reason, reason.failure()) {
+                    (CloseReason::ProxyRefused(refusal), _) => format!(": {refusal}"),
+                    (_, Some(failure)) => format!(": {failure}"),
+                    (_, None) => String::new(),
+                };
                 format!(
                     "closed {reason}{failure}, {} up, {} down",
                     traffic.up, traffic.down
@@ -41,7 +49,7 @@ impl FlowEvents for Recorder {
 }
 
 /// Returns an engine whose events are recorded.
-fn recorded(mut given: Given) -> (Given, Recorder) {
+pub(super) fn recorded(mut given: Given) -> (Given, Recorder) {
     let recorder = Recorder::default();
     given.engine.report_events(Box::new(recorder.clone()));
     (given, recorder)
@@ -58,7 +66,7 @@ fn open(script: Script) -> (Given, Recorder) {
 
 impl Recorder {
     #[track_caller]
-    fn had(&self, expected: &[&str]) {
+    pub(super) fn had(&self, expected: &[&str]) {
         assert_eq!(core::mem::take(&mut *self.0.lock().expect("no panic")), expected);
     }
 }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::fixture::{Answer, question};
 use super::*;
 use crate::Instant;
-use crate::egress::{Action, Destination, Egress, Match};
+use crate::egress::{Action, Decision, DecisionGround, Destination, Egress};
 
 const START: Instant = Instant(1_000_000_000_000);
 
@@ -13,7 +13,7 @@ const START: Instant = Instant(1_000_000_000_000);
 fn learned(kind: u16, answer: impl FnOnce(&mut Answer)) -> Egress {
     let rule = EgressRule {
         action: Action::Allow,
-        to: Match::parse("example.org:443/tls").unwrap(),
+        to: "example.org:443/tls".parse().unwrap(),
     };
     let egress = Egress::new(&[rule]);
     let mut message = Answer::to(&question("example.org", kind));
@@ -82,19 +82,33 @@ fn hints_of_services_are_pinned() {
 }
 
 #[test]
-fn no_destination_is_allowed_by_a_rule_that_requires_proof() {
-    let egress = learned(1, |answer| {
+fn only_connections_are_allowed_by_a_rule_that_requires_proof() {
+    let mut egress = learned(1, |answer| {
         answer.address("example.org", 60, "198.51.100.7");
     });
     let address = "198.51.100.7".parse().unwrap();
-    for protocol in [TCP, UDP] {
-        let to = Destination {
-            protocol,
-            written: address,
-            remote: address,
-            embedded: &[],
-            port: Some(443),
-        };
-        assert!(!egress.allows(&to, START));
+    let to = |protocol, port| Destination {
+        protocol,
+        written: address,
+        remote: address,
+        embedded: &[],
+        port,
+    };
+    let decisions = [
+        (TCP, Some(443), Decision::AllowedOnProof),
+        (TCP, Some(444), Decision::Refused(DecisionGround::Unlisted)),
+        (UDP, Some(443), Decision::Refused(DecisionGround::TlsOnly(0))),
+        (UDP, Some(444), Decision::Refused(DecisionGround::Unlisted)),
+        (ICMP, None, Decision::Refused(DecisionGround::Unlisted)),
+    ];
+    for (protocol, port, decision) in decisions {
+        assert_eq!(
+            egress.decide(&to(protocol, port), START),
+            decision,
+            "{protocol} {port:?}"
+        );
     }
+    // Nothing is counted before the proof.
+    let hits: Vec<u64> = egress.hits().collect();
+    assert_eq!(hits, [0, 4, 0]);
 }

@@ -1,0 +1,270 @@
+//! Proof of the name to which a connection of the guest leads, if only rules with `/tls` or `/tls-strict` permit it.
+//!
+//! The guest's data is held until it contains a ClientHello that names the domain of such a rule. Nothing is sent to the
+//! remote host before, and nothing that the remote host sends, its FIN included, is sent to the guest. The data is checked in
+//! the engine's copy, which is then sent, so that the guest cannot change it after the check. Without the proof, both sides
+//! are reset.
+
+use core::time::Duration;
+
+use pontoon_names::client_hello::{self, ClientHello, ClientHelloReader};
+use vm_memory::VolatileSlice;
+
+use super::Ended;
+use super::connection::{Connection, TcpState};
+use super::events;
+use crate::ctx::{Ctx, Net};
+use crate::egress::{Unproven, UnprovenCause};
+use crate::flow_events::CloseReason;
+use crate::pool::Pool;
+use crate::{Failure, FlowId, Host, Instant, Transmit};
+
+/// Time for the ClientHello, from the end of the handshake with the guest.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Maximum number of connections of a worker whose proof is pending.
+const MOST: u32 = 1_024;
+
+/// Receive window of a connection whose proof is pending: the longest ClientHello, and a step of the window field, to a
+/// multiple of which the window is rounded down.
+const WINDOW: u32 = client_hello::LIMIT as u32 + 256;
+
+/// State of the proof of a connection.
+#[derive(Debug)]
+pub(super) struct NameProof {
+    stage: Stage,
+    reader: ClientHelloReader,
+    /// Data of the guest, and the number of its bytes that were sent to the host.
+    held: Vec<u8>,
+    sent: usize,
+    /// The ClientHello that has proved the name.
+    hello: Option<ClientHello>,
+    /// Time at which the proof fails; `None` before the handshake with the guest is complete.
+    until: Option<Instant>,
+    /// True if the connection counts as one of [`MOST`].
+    is_counted: bool,
+}
+
+/// Progress of a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The ClientHello is not complete.
+    Reading,
+    /// There is no room for one more connection whose proof is pending.
+    Overflowed,
+    /// The rules permit the connection, and the held data has to be sent to the host.
+    Sending,
+    /// The connection is like others.
+    Done,
+}
+
+/// The result of advancing a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// The connection must not carry data yet.
+    Unproven,
+    /// The connection may carry data, and all held data is sent.
+    Proven,
+}
+
+impl From<Unproven> for Ended {
+    fn from(why: Unproven) -> Self {
+        Self::Unproven(Box::new(why))
+    }
+}
+
+impl NameProof {
+    /// Returns true if the connection must not carry data.
+    pub(super) fn is_unproven(&self) -> bool {
+        self.stage != Stage::Done
+    }
+
+    /// Returns the ClientHello that has proved the name.
+    pub(super) fn hello(&self) -> Option<&ClientHello> {
+        self.hello.as_ref()
+    }
+
+    /// Begins to wait for the ClientHello, because the handshake with the guest is complete.
+    pub(super) fn begin(&mut self, net: &mut Net, now: Instant) {
+        self.until = Some(now + PATIENCE);
+        if net.proving >= MOST {
+            if self.stage == Stage::Reading {
+                self.stage = Stage::Overflowed;
+            }
+            return;
+        }
+        net.proving += 1;
+        self.is_counted = true;
+    }
+
+    /// Permits the connection without a proof.
+    pub(super) fn waive(&mut self) {
+        if self.stage == Stage::Reading {
+            self.stage = Stage::Sending;
+        }
+    }
+
+    /// Frees the memory for the guest's data.
+    pub(super) fn end(&mut self, net: &mut Net) {
+        if core::mem::take(&mut self.is_counted) {
+            net.proving -= 1;
+        }
+        self.held = Vec::new();
+        self.reader = ClientHelloReader::new();
+    }
+
+    /// Appends data of the guest.
+    fn hold(&mut self, part: VolatileSlice<'_>) {
+        let begin = self.held.len();
+        self.held.resize(begin + part.len(), 0);
+        part.copy_to(&mut self.held[begin..]);
+    }
+}
+
+impl<S> Connection<S> {
+    /// Requires a proof before the connection carries data.
+    pub(super) fn require_proof(&mut self) {
+        self.proof = Some(Box::new(NameProof {
+            stage: Stage::Reading,
+            reader: ClientHelloReader::new(),
+            held: Vec::new(),
+            sent: 0,
+            hello: None,
+            until: None,
+            is_counted: false,
+        }));
+        self.up.want = self.up.next + WINDOW;
+    }
+
+    /// Returns true if the connection must not carry data before its proof.
+    pub(super) fn is_unproven(&self) -> bool {
+        self.proof.as_ref().is_some_and(|proof| proof.is_unproven())
+    }
+
+    /// Returns the time at which a pending proof fails.
+    pub(super) fn proof_deadline(&self) -> Option<Instant> {
+        let proof = self.proof.as_ref()?;
+        proof
+            .until
+            .filter(|_| self.state == TcpState::Open && proof.stage == Stage::Reading)
+    }
+
+    /// Returns true if a pending proof has failed because of its deadline.
+    pub(super) fn is_proof_late(&self, now: Instant) -> bool {
+        self.proof_deadline().is_some_and(|at| now >= at)
+    }
+
+    /// Holds the guest's data of the burst `parts` until the connection has proved a name, and then sends it to the host.
+    ///
+    /// # Errors
+    /// The connection cannot prove a name any more, or the host socket has failed.
+    pub(super) fn prove<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        id: FlowId,
+        parts: &[VolatileSlice<'_>],
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<Progress, Ended> {
+        let begin = match self.proof.as_ref() {
+            Some(proof) if proof.is_unproven() => proof.held.len(),
+            Some(_) | None => return Ok(Progress::Proven),
+        };
+        self.hold(parts, &mut ctx.net.pool);
+        let Some(proof) = &mut self.proof else {
+            return Ok(Progress::Proven);
+        };
+        match proof.stage {
+            Stage::Done => return Ok(Progress::Proven),
+            Stage::Sending => {}
+            Stage::Overflowed => return Err(Unproven::TooMany.into()),
+            Stage::Reading => {
+                let hello = match proof.reader.push(&proof.held[begin..]) {
+                    client_hello::Progress::NeedMore if self.up.fin == Some(self.up.next) => {
+                        return Err(Unproven::Ended.into());
+                    }
+                    client_hello::Progress::NeedMore => return Ok(Progress::Unproven),
+                    client_hello::Progress::Failed(why) => return Err(Unproven::Hello(why).into()),
+                    client_hello::Progress::Name(hello) => hello,
+                };
+                let ground = ctx.net.policy.prove(self.key.remote, &hello, self.opened)?;
+                ctx.net.counters.tls_proven += 1;
+                let ends = events::ends(&self.key, false);
+                ctx.net
+                    .report_proof(id, ends, (Ok(()), Some(ground)), Some(&hello.name), ctx.now);
+                proof.hello = Some(hello);
+                proof.stage = Stage::Sending;
+            }
+        }
+        self.send_held(ctx)
+    }
+
+    /// Copies the guest's data of the burst `parts`, and data from the reorder buffer that follows it.
+    fn hold(&mut self, parts: &[VolatileSlice<'_>], pool: &mut Pool) {
+        let Some(proof) = &mut self.proof else { return };
+        let up = &mut self.up;
+        if core::mem::take(&mut up.gathered) > 0 {
+            parts.iter().for_each(|part| proof.hold(*part));
+        }
+        up.reorder.advance(up.next, pool);
+        while let Some(front) = up.reorder.front(up.next, pool) {
+            proof.hold(front);
+            up.next += u32::try_from(front.len()).expect("at most a block");
+            up.reorder.advance(up.next, pool);
+            self.pending.ack = true;
+        }
+    }
+
+    /// Sends the held data to the host.
+    fn send_held<H: Host<Socket = S>, T>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Result<Progress, Ended> {
+        let (Some(proof), Some(socket)) = (&mut self.proof, &mut self.socket) else {
+            return Ok(Progress::Unproven);
+        };
+        while proof.sent < proof.held.len() {
+            let rest = [VolatileSlice::from(&mut proof.held[proof.sent..])];
+            match ctx.host.tcp_send(socket, &rest) {
+                Ok(sent) => proof.sent += sent,
+                // The host reports room for more by an event.
+                Err(Failure::WouldBlock) => return Ok(Progress::Unproven),
+                Err(failure) => return Err(Ended::Failed(failure)),
+            }
+        }
+        proof.end(ctx.net);
+        proof.stage = Stage::Done;
+        if proof.hello.is_none() {
+            self.proof = None;
+        }
+        Ok(Progress::Proven)
+    }
+
+    /// Resets the connection of the host socket, because it has not proved a name, and counts and reports that.
+    pub(super) fn refuse_unproven<H: Host<Socket = S>, T>(
+        &mut self,
+        id: FlowId,
+        socket: Option<S>,
+        why: &Unproven,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        if let Some(socket) = socket {
+            ctx.host.abort(socket);
+        }
+        let net = &mut *ctx.net;
+        let ground = net
+            .policy
+            .refuse_unproven(self.key.remote, why, self.opened, ctx.now);
+        let cause = why.cause();
+        net.counters.policy_refused += 1;
+        *match cause {
+            UnprovenCause::NotTls => &mut net.counters.tls_refused_not_tls,
+            UnprovenCause::Malformed => &mut net.counters.tls_refused_malformed,
+            UnprovenCause::TooLong => &mut net.counters.tls_refused_too_long,
+            UnprovenCause::NoName => &mut net.counters.tls_refused_no_name,
+            UnprovenCause::OtherName => &mut net.counters.tls_refused_other_name,
+            UnprovenCause::Ech => &mut net.counters.tls_refused_ech,
+            UnprovenCause::Timeout => &mut net.counters.tls_refused_timeout,
+            UnprovenCause::Ended => &mut net.counters.tls_refused_ended,
+            UnprovenCause::Limit => &mut net.counters.tls_refused_limit,
+        } += 1;
+        let ends = events::ends(&self.key, false);
+        net.report_proof(id, ends, (Err(cause), ground), why.name(), ctx.now);
+        self.ends_by(CloseReason::Unproven);
+    }
+}
