@@ -260,8 +260,8 @@ pub unsafe extern "C" fn pontoon_network_set_rules(
     })
 }
 
-/// Reads the host's addresses, routes and resolvers again, and applies them: the guest may reach an address that the host has got
-/// since. It waits for the network's threads. Returns 0 or an error.
+/// Waits until the changes of the host's addresses, routes and resolvers that precede the call apply. A network follows them without
+/// this call, usually within a millisecond. Returns 0 or an error.
 ///
 /// # Safety
 /// `network` is from a function that starts networks, and is not stopped during the call.

@@ -15,8 +15,8 @@ use pontoon_engine::{Bandwidth, Config, Egress};
 use pontoon_host_network::address_plan::{self, ChosenPlan};
 use pontoon_host_network::addressing::{AddressSource, Addressing, Ipv4, Ipv6};
 use pontoon_host_network::publish::{self, Ports, Publish};
-use pontoon_host_network::resolv::Resolv;
 use pontoon_link::{Attachment, Source, vhost_user};
+use pontoon_process::netlink::Netlink;
 use pontoon_sys::seqpacket;
 use pontoon_wire::Mac;
 use pontoon_worker::messages::{EngineChannel, Report, SupervisorChannel};
@@ -28,7 +28,7 @@ use crate::decision::FlowDecider;
 use crate::error::Context as _;
 use crate::events::{EventFunction, Events};
 use crate::frames::ETHERNET;
-use crate::host::HostState;
+use crate::host::{HostThread, HostWatch};
 use crate::network::{self, MAX_RULES, Runner};
 use crate::{
     Addresses, DECISION_DEADLINE, Error, ErrorKind, Event, EventQueue, FlowRequest, FramePort, Guest,
@@ -400,10 +400,14 @@ impl NetworkBuilder {
         if !(576..=65_520).contains(&self.mtu) {
             return Err(Error::invalid("the MTU is not between 576 and 65,520 bytes"));
         }
-        let (mut host, network) = HostState::open(self.resolvers.is_none())?;
-        let chosen = address_plan::choose(&self.addressing, &network, host.netlink());
+        let cannot = "cannot start the engine";
+        let (channel, supervisor) = seqpacket::pair().context(cannot)?;
+        let copy = channel.try_clone().context(cannot)?;
+        let (host, first) = HostWatch::start(self.resolvers.is_none(), copy)?;
+        let mut netlink = Netlink::open().context("cannot open a netlink socket")?;
+        let chosen = address_plan::choose(&self.addressing, &first.network, &mut netlink);
         let ChosenPlan { plan, .. } = chosen.map_err(|error| Error::of_options(&error))?;
-        let resolvers = self.resolvers.clone().unwrap_or_else(|| Resolv::host().servers);
+        let resolvers = self.resolvers.unwrap_or(first.resolvers);
         let addresses = Addresses::of(&plan, !resolvers.is_empty());
         let mut loopback = self.loopback.clone();
         if self.loopback_at_gateway {
@@ -412,7 +416,8 @@ impl NetworkBuilder {
         address_plan::mappings(&plan, &loopback, &[]).map_err(|error| Error::of_options(&error))?;
 
         let mut ports = Ports::new(plan.clone());
-        ports.set_owned(&host.owned);
+        let (owned, sources) = host.addresses();
+        ports.set_owned(&owned);
         publish::check(&self.publish).map_err(|error| Error::of_options(&error))?;
         ports.change(&[], &self.publish).map_err(Error::of_ports)?;
 
@@ -424,7 +429,7 @@ impl NetworkBuilder {
             search: self.search,
             resolvers,
             host_loopback: loopback,
-            host: host.sources,
+            host: sources,
             host_addresses: self.host_addresses,
             metadata: self.metadata,
             egress: Egress::new(&self.rules),
@@ -442,11 +447,9 @@ impl NetworkBuilder {
             ..default
         };
 
-        let cannot = "cannot start the engine";
         let sockets: io::Result<_> = ports.sockets().iter().map(|socket| socket.try_clone()).collect();
         let sockets: Vec<_> = sockets.context(cannot)?;
         let raw_icmp = pontoon_host_network::open_raw_icmp().context(cannot)?;
-        let (channel, supervisor) = seqpacket::pair().context(cannot)?;
         let channel = SupervisorChannel::new(channel, 0).context(cannot)?;
         let supervisor = EngineChannel::new(supervisor, 0).context(cannot)?;
         let table = StatsTable::private(workers, MAX_RULES);
@@ -460,7 +463,7 @@ impl NetworkBuilder {
         }
         let setup = EngineSetup {
             config,
-            owned: host.owned.clone(),
+            owned,
             published: sockets,
             raw_icmp,
             pacing: pacing::here(self.pacing.of_engine(), workers),
@@ -490,10 +493,16 @@ impl NetworkBuilder {
             addresses,
             ports,
             host,
+            host_thread: None,
             round: 0,
         };
-        network.runner = Some(run(setup, link, supervisor, self.threadless)?);
+        let runner = run(setup, link, supervisor, self.threadless)?;
+        if let Runner::Polled(engine) = &runner {
+            engine.poll_with(network.host.as_fd()).context(cannot)?;
+        }
+        network.runner = Some(runner);
         if !self.threadless {
+            network.host_thread = Some(HostThread::start(Arc::clone(&network.host)).context(cannot)?);
             network.wait_until_ready()?;
         }
         Ok(network)

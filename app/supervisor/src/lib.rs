@@ -121,6 +121,7 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
     let mut config = config::config(
         options,
         host.chosen,
+        host.watch.sources(),
         host.resolv,
         ports.published(),
         forwards.forwards(),
@@ -158,7 +159,6 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
     } = plan.start(&link)?;
     config.guest_mac = guest_mac;
     refuse_guest(control.as_mut(), &guest)?;
-    let sources = config.host;
     let owned = host.watch.owned().to_vec();
     let (table, read) = (statistics.table(), events.as_ref());
     let setup = engine_setup(options, config, owned, table, read, set_log_level)?;
@@ -183,7 +183,6 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
         guest,
         engine,
         addresses: host.watch,
-        sources,
         guest_route,
         files,
         resolvers: host.resolvers,
