@@ -27,6 +27,10 @@ const MOST_UNSENT: usize = 1024;
 /// Time between two attempts to send updates to an engine whose channel has no room.
 const ROOM_PAUSE: Duration = Duration::from_millis(10);
 
+/// Watches of networks that have ended, which the next networks use: closing an inotify instance takes 10 ms and more, because the
+/// kernel waits until no CPU uses its watches.
+static SPARE: Mutex<Vec<ResolverWatch>> = Mutex::new(Vec::new());
+
 /// State of the host's network at the start.
 pub(crate) struct FirstState {
     pub(crate) network: HostNetwork,
@@ -47,12 +51,40 @@ pub(crate) struct HostWatch {
 #[derive(Debug)]
 struct WatchState {
     addresses: AddressWatch,
-    files: FileWatch,
-    /// Watch of resolv.conf; `None` if the program has set resolvers.
-    resolvers: Option<ResolvWatch>,
+    /// Watch of the host's resolvers, if the network began with them.
+    resolvers: Option<ResolverWatch>,
+    /// True if the engine uses the host's resolvers.
+    asks_host: bool,
     channel: SupervisorChannel,
     /// True if the watch of files has a descriptor, and the epoll instance contains it.
     polls_files: bool,
+}
+
+/// Watch of the host's resolv.conf, with its inotify instance.
+#[derive(Debug)]
+struct ResolverWatch {
+    files: FileWatch,
+    resolv: ResolvWatch,
+}
+
+impl ResolverWatch {
+    /// Begins to watch the file, and reads it.
+    fn start() -> io::Result<Self> {
+        let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        if let Some(mut watch) = spare {
+            watch.look()?;
+            return Ok(watch);
+        }
+        let mut files = FileWatch::default();
+        let (resolv, _) = ResolvWatch::start(&mut files);
+        Ok(Self { files, resolv })
+    }
+
+    /// Reads events, and then the file. Returns the resolvers if they have changed.
+    fn look(&mut self) -> io::Result<Option<Vec<SocketAddr>>> {
+        self.files.drain()?;
+        Ok(self.resolv.look(&mut self.files).servers)
+    }
 }
 
 impl HostWatch {
@@ -61,15 +93,15 @@ impl HostWatch {
     pub(crate) fn start(asks_host: bool, channel: OwnedFd) -> Result<(Arc<Self>, FirstState), Error> {
         let what = "cannot watch the host's network";
         let (addresses, network) = AddressWatch::start().context("cannot read the host's addresses")?;
-        let mut files = FileWatch::default();
-        let (resolvers, resolv) = asks_host.then(|| ResolvWatch::start(&mut files)).unzip();
+        let resolvers = asks_host.then(ResolverWatch::start).transpose().context(what)?;
+        let servers = resolvers.as_ref().map(|watch| watch.resolv.servers().to_vec());
         let watch = Self {
             poll: epoll::create(CreateFlags::CLOEXEC).context(what)?,
             timer: Timer::new().context(what)?,
             state: Mutex::new(WatchState {
                 addresses,
-                files,
                 resolvers,
+                asks_host,
                 channel: SupervisorChannel::new(channel, MOST_UNSENT).context(what)?,
                 polls_files: false,
             }),
@@ -77,7 +109,7 @@ impl HostWatch {
         watch.register().context(what)?;
         let first = FirstState {
             network,
-            resolvers: resolv.map(|resolv| resolv.servers).unwrap_or_default(),
+            resolvers: servers.unwrap_or_default(),
         };
         Ok((Arc::new(watch), first))
     }
@@ -137,7 +169,7 @@ impl HostWatch {
 
     /// Sets the timer to the next time to look without an event, and polls the watch of files if it has a descriptor now.
     fn set_timer(&self, state: &mut WatchState) -> io::Result<()> {
-        if let Some(files) = state.files.fd()
+        if let Some(files) = state.resolvers.as_ref().and_then(|watch| watch.files.fd())
             && !state.polls_files
         {
             epoll::add(
@@ -163,7 +195,7 @@ impl HostWatch {
     /// Sends resolvers of the program, and ignores those of the host from now on.
     pub(crate) fn replace_resolvers(&self, update: Update) -> Result<(), Error> {
         let mut state = self.lock();
-        state.resolvers = None;
+        state.asks_host = false;
         state.send(update).context("cannot set the resolvers")
     }
 }
@@ -177,12 +209,10 @@ impl AsFd for HostWatch {
 
 impl WatchState {
     fn read(&mut self) -> io::Result<()> {
-        self.files.drain()?;
-        let resolvers = self
-            .resolvers
-            .as_mut()
-            .map(|resolvers| resolvers.look(&mut self.files));
-        if let Some(servers) = resolvers.and_then(|found| found.servers) {
+        let servers = self.resolvers.as_mut().map(ResolverWatch::look).transpose()?;
+        if let Some(servers) = servers.flatten()
+            && self.asks_host
+        {
             tracing::debug!(?servers, "the host's resolvers changed");
             self.send(Update::Resolvers(servers))?;
         }
@@ -209,15 +239,23 @@ impl WatchState {
 
     /// Returns the time to look at the host, or to send updates, if no event comes earlier.
     fn deadline(&self, now: Instant) -> Option<Instant> {
+        let resolvers = self.resolvers.as_ref();
         let room = self.channel.wants_room().then_some(now + ROOM_PAUSE);
         let times = [
             self.addresses.deadline(),
-            self.files.deadline(),
-            self.resolvers.as_ref().and_then(ResolvWatch::deadline),
+            resolvers.and_then(|watch| watch.files.deadline()),
+            resolvers.and_then(|watch| watch.resolv.deadline()),
             self.channel.retry_at(),
             room,
         ];
         times.into_iter().flatten().min()
+    }
+}
+
+impl Drop for WatchState {
+    fn drop(&mut self) {
+        let spare = self.resolvers.take();
+        SPARE.lock().unwrap_or_else(PoisonError::into_inner).extend(spare);
     }
 }
 
