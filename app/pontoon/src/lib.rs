@@ -88,6 +88,7 @@ mod host;
 mod network;
 mod pacing;
 mod queue;
+mod service;
 mod stats;
 pub mod threads;
 
@@ -103,6 +104,7 @@ pub use network::{Network, VerdictSender};
 pub use pacing::Pacing;
 pub use pontoon_vhost_user::{ActivateError, QueueConfig};
 pub use queue::{EventQueue, RequestQueue};
+pub use service::{LinkService, UdpFilter};
 pub use stats::{HistogramValues, Stats};
 pub use vm_memory;
 pub use vm_memory::GuestMemoryMmap;

@@ -44,7 +44,6 @@ mod control;
 pub mod doctor;
 mod engine;
 mod events;
-pub mod forward;
 mod guest;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
@@ -59,7 +58,7 @@ mod watch;
 pub use options::GuestOptions;
 use pontoon_host_network as host;
 use pontoon_host_network::listeners;
-pub use pontoon_host_network::publish;
+pub use pontoon_host_network::{forward, publish};
 
 use control::{Control, ControlSetup, GuestListeners};
 use engine::Engine;
