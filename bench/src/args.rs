@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::builder::styling::Styles;
 use clap::{Args, Parser, Subcommand, value_parser};
 
+use crate::library::LibraryGuest;
 use crate::scenario::{Profile, SCENARIOS};
 use crate::stack::{self, PONTOON, Selection, StackPurpose};
 use crate::tap_guest::GuestLink;
@@ -73,6 +74,8 @@ pub(crate) enum Verb {
     LoadClient(LoadClient),
     #[command(hide = true)]
     TapGuest(TapGuest),
+    #[command(hide = true)]
+    Library(Library),
     #[command(hide = true)]
     FirstByte(FirstByte),
 }
@@ -191,6 +194,22 @@ pub(crate) struct TapGuest {
     /// The command to run in the namespace.
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Arguments of `library`, which embeds the library.
+#[derive(Args, Debug)]
+pub(crate) struct Library {
+    /// The function of the library that serves the guest.
+    #[arg(long)]
+    pub(crate) guest: LibraryGuest,
+    /// MTU of the guest's link in bytes.
+    #[arg(long)]
+    pub(crate) mtu: u16,
+    /// TCP port of the guest to publish under the same number on the host.
+    #[arg(long)]
+    pub(crate) publish: Option<u16>,
+    /// Path of the UNIX socket at which the program listens.
+    pub(crate) socket: PathBuf,
 }
 
 /// Arguments of `first-byte`, which sends one byte to the echo port of the load server and receives it back.

@@ -15,7 +15,7 @@ use crate::run::{BenchmarkRun, now};
 use crate::sandbox_ns::{SandboxNs, run_in_sandbox_ns};
 use crate::scenario::{CellSpec, SCENARIOS};
 use crate::schema::{BenchmarkReport, Plan, VERSION};
-use crate::{exits, load, network, report, shm, stack, tap_guest, usage};
+use crate::{exits, library, load, network, report, shm, stack, tap_guest, usage};
 
 /// Exit status of a run in which at least one sample stalled or failed.
 const BAD_SAMPLES: u8 = 3;
@@ -50,6 +50,7 @@ fn run(arguments: Bench) -> Result<u8> {
         Some(Verb::LoadServer(arguments)) => server(&arguments),
         Some(Verb::LoadClient(arguments)) => client(&arguments),
         Some(Verb::TapGuest(arguments)) => tap_guest(&arguments),
+        Some(Verb::Library(arguments)) => library::run(&arguments).map(|()| 0),
         Some(Verb::FirstByte(arguments)) => first_byte(&arguments),
     }
 }

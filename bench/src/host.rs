@@ -19,6 +19,7 @@ pub(crate) const SERVER: &str = "load-server";
 pub(crate) const CLIENT: &str = "load-client";
 pub(crate) const FIRST_BYTE: &str = "first-byte";
 pub(crate) const TAP_GUEST: &str = "tap-guest";
+pub(crate) const LIBRARY: &str = "library";
 
 /// TCP ports of the guest that measurements publish: above the privileged ports, and below the range of
 /// ephemeral ports.

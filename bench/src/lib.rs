@@ -14,6 +14,7 @@ mod commands;
 mod exits;
 mod host;
 pub mod job;
+mod library;
 pub mod load;
 mod machine;
 mod network;

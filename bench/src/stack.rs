@@ -14,12 +14,14 @@ use anyhow::{Context, Result, bail};
 use rustix::process::geteuid;
 
 use crate::host::Host;
+use crate::library::LibraryGuest;
 use crate::relay::InstalledRelay;
 use crate::schema::{self, StackRole};
 use crate::tap_guest::GuestLink;
 
 mod backend;
 mod direct;
+mod library;
 mod machine;
 mod mcr;
 mod pasta;
@@ -46,6 +48,13 @@ const KINDS: &[StackKind] = &[
     StackKind::tap_guest("driver-passt", BackendKind::Passt, GuestLink::Driver),
     StackKind::tap_guest("bare-driver-pontoon", BackendKind::Pontoon, GuestLink::BareDriver),
     StackKind::tap_guest("bare-driver-passt", BackendKind::Passt, GuestLink::BareDriver),
+    StackKind::tap_guest("packet-pontoon", BackendKind::Pontoon, GuestLink::Packet),
+    StackKind::library("library-tap", LibraryGuest::Tap),
+    StackKind::library("library-vhost-user", LibraryGuest::VhostUser),
+    StackKind::library("library-stream", LibraryGuest::Stream),
+    StackKind::library("library-packet", LibraryGuest::Packet),
+    StackKind::library("library-device", LibraryGuest::Device),
+    StackKind::library("library-frames", LibraryGuest::Frames),
     StackKind::tap_guest("stream-pontoon", BackendKind::Pontoon, GuestLink::Stream),
     StackKind::tap_guest("stream-passt", BackendKind::Passt, GuestLink::Stream),
     StackKind::tap_guest(
@@ -90,9 +99,10 @@ struct StackKind {
 enum StackFinder {
     /// A stack whose guest is a network namespace. It is compared by default.
     Namespace(fn(&Selection) -> Result<FoundStack>),
-    /// A stack whose guest is a virtual machine, as in the next two variants. It is compared only if it is named.
+    /// A stack whose guest is a virtual machine, as in the next three variants. It is compared only if it is named.
     Machine(fn(&Selection) -> Result<FoundStack>),
     Native(BackendKind, GuestLink),
+    Library(LibraryGuest),
     Qemu(BackendKind, BackendLink),
     /// A multicast relay, for `pontoon bench relay`.
     Relay(fn(&Selection) -> Result<Box<dyn InstalledRelay>>),
@@ -116,6 +126,14 @@ impl StackKind {
         }
     }
 
+    const fn library(name: &'static str, guest: LibraryGuest) -> Self {
+        Self {
+            name,
+            role: StackRole::Pontoon,
+            find: StackFinder::Library(guest),
+        }
+    }
+
     const fn qemu(name: &'static str, backend: BackendKind, link: BackendLink) -> Self {
         Self {
             name,
@@ -130,6 +148,7 @@ impl StackKind {
             StackFinder::Namespace(_)
             | StackFinder::Machine(_)
             | StackFinder::Native(..)
+            | StackFinder::Library(_)
             | StackFinder::Qemu(..) => StackPurpose::Network,
         }
     }
@@ -142,6 +161,7 @@ impl StackKind {
         match &self.find {
             StackFinder::Namespace(find) | StackFinder::Machine(find) => find(wanted),
             StackFinder::Native(backend, guest_link) => tap_guest::find(wanted, *backend, *guest_link),
+            StackFinder::Library(guest) => Ok(library::find(*guest)),
             StackFinder::Qemu(backend, link) => qemu::find(wanted, *backend, *link),
             StackFinder::Relay(_) => bail!("{} is a relay", self.name),
         }
@@ -153,6 +173,7 @@ impl StackKind {
             StackFinder::Namespace(_)
             | StackFinder::Machine(_)
             | StackFinder::Native(..)
+            | StackFinder::Library(_)
             | StackFinder::Qemu(..) => {
                 bail!("{} is not a relay", self.name)
             }

@@ -1,7 +1,7 @@
 //! `pontoon-bench tap-guest`: runs a command in a network namespace whose interface is a tap. A virtio driver carries
-//! the tap's frames to the queues of a vhost-user device, or they are sent over a stream socket.
+//! the tap's frames to the queues of a vhost-user device, or they are sent over a socket, or the backend gets the tap itself.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use pontoon_netns::ip;
+use pontoon_sys::seqpacket;
 use pontoon_sys::tun::{self, TapOffload, VNET_HDR_LEN};
 use pontoon_vm_peer::tap_bridge::{FaultInjector, Faults, Framing};
 use pontoon_vm_peer::vhost_user::{Machine, Options, QueuePair};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use crate::args;
 
@@ -29,7 +31,7 @@ const BUFFER: u32 = 70_000;
 const BARE: u64 = !(0x1f | 0x7f << 7 | 1 << 26 | 0x7 << 54);
 
 /// Mask of the virtio features that the driver accepts: all but VHOST_F_LOG_ALL.
-const ALL: u64 = !(1 << 26);
+pub(crate) const ALL: u64 = !(1 << 26);
 
 /// The link that carries the tap's frames to the backend.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -40,6 +42,10 @@ pub(crate) enum GuestLink {
     BareDriver,
     /// A stream socket, with partial checksums.
     Stream,
+    /// A SOCK_SEQPACKET socket, with partial checksums.
+    Packet,
+    /// The tap's descriptor, which the backend receives over a SOCK_SEQPACKET socket.
+    Tap,
     /// A stream socket on which 1 % of the frames in each direction are lost, 0.5 % duplicated, and 0.5 % reordered.
     LossyStream,
 }
@@ -50,7 +56,10 @@ pub(crate) enum GuestLink {
 /// # Errors
 /// No backend listens, or it refuses the driver; the tap cannot be made; the command cannot be run.
 pub(crate) fn run(arguments: &args::TapGuest) -> Result<ExitStatus> {
-    let segments = matches!(arguments.guest_link, GuestLink::Driver | GuestLink::BareDriver);
+    let segments = match arguments.guest_link {
+        GuestLink::Driver | GuestLink::BareDriver | GuestLink::Tap => true,
+        GuestLink::Stream | GuestLink::Packet | GuestLink::LossyStream => false,
+    };
     let offload = TapOffload {
         vnet_hdr: true,
         tso: segments,
@@ -64,7 +73,7 @@ pub(crate) fn run(arguments: &args::TapGuest) -> Result<ExitStatus> {
          route add default via 10.0.2.2",
         arguments.mtu
     ))?;
-    let backend = BackendConnection::new(connect(&arguments.socket)?, arguments.guest_link)?;
+    let backend = BackendConnection::new(&arguments.socket, arguments.guest_link)?;
     let [program, words @ ..] = &arguments.command[..] else {
         anyhow::bail!("no command was given");
     };
@@ -82,11 +91,13 @@ pub(crate) fn run(arguments: &args::TapGuest) -> Result<ExitStatus> {
 }
 
 /// Connects to the socket of the backend, and waits until it listens.
-fn connect(socket: &Path) -> Result<UnixStream> {
+fn connect(path: &Path, kind: SocketType) -> Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
     let begun = Instant::now();
     loop {
-        match UnixStream::connect(socket) {
-            Ok(stream) => return Ok(stream),
+        let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => return Ok(socket),
             Err(_) if begun.elapsed() < TIMEOUT => thread::sleep(Duration::from_micros(500)),
             Err(error) => return Err(error).context("the backend does not listen"),
         }
@@ -96,26 +107,33 @@ fn connect(socket: &Path) -> Result<UnixStream> {
 /// The running connection between the tap and the backend.
 enum BackendConnection {
     Queues(Machine, Vec<QueuePair>),
-    Stream(UnixStream, Faults),
+    Socket(OwnedFd, Framing, Faults),
+    /// The backend gets the tap.
+    Tap(OwnedFd),
 }
 
 impl BackendConnection {
-    fn new(stream: UnixStream, guest_link: GuestLink) -> Result<Self> {
+    fn new(path: &Path, guest_link: GuestLink) -> Result<Self> {
         let features = match guest_link {
             GuestLink::Driver => ALL,
             GuestLink::BareDriver => BARE,
-            GuestLink::Stream => return Ok(Self::Stream(stream, Faults::NONE)),
-            GuestLink::LossyStream => return Ok(Self::Stream(stream, Faults::LOSSY)),
+            GuestLink::Stream => return Self::socket(path, Framing::Stream, Faults::NONE),
+            GuestLink::LossyStream => return Self::socket(path, Framing::Stream, Faults::LOSSY),
+            GuestLink::Packet => return Self::socket(path, Framing::Packet, Faults::NONE),
+            GuestLink::Tap => return Ok(Self::Tap(connect(path, SocketType::SEQPACKET)?)),
         };
+        let stream = UnixStream::from(connect(path, SocketType::STREAM)?);
         stream.set_read_timeout(Some(TIMEOUT))?;
-        let options = Options {
-            features,
-            pairs: 1,
-            queue_size: 256,
-            buffer: BUFFER,
-        };
-        let (machine, pairs) = Machine::connect(stream, &options)?;
+        let (machine, pairs) = Machine::connect(stream, &queues(features))?;
         Ok(Self::Queues(machine, pairs))
+    }
+
+    fn socket(path: &Path, framing: Framing, faults: Faults) -> Result<Self> {
+        let kind = match framing {
+            Framing::Stream => SocketType::STREAM,
+            Framing::Packet => SocketType::SEQPACKET,
+        };
+        Ok(Self::Socket(connect(path, kind)?, framing, faults))
     }
 
     fn carry(self, tap: &OwnedFd, over: &AtomicBool) -> Result<()> {
@@ -123,18 +141,24 @@ impl BackendConnection {
             Self::Queues(machine, pairs) => Ok(pontoon_vm_peer::vhost_user::bridge_tap(
                 tap, &machine, pairs, over,
             )?),
-            Self::Stream(stream, faults) => {
+            Self::Socket(socket, framing, faults) => {
                 let faults = &mut [0, 1].map(|direction| FaultInjector::new(faults, direction));
                 let header = VNET_HDR_LEN as usize;
                 Ok(pontoon_vm_peer::tap_bridge::run(
-                    tap,
-                    header,
-                    &stream,
-                    Framing::Stream,
-                    faults,
-                    over,
+                    tap, header, &socket, framing, faults, over,
                 )?)
             }
+            Self::Tap(socket) => Ok(seqpacket::send(socket, &[0], &[tap.as_fd()])?),
         }
+    }
+}
+
+/// Returns the sizes and the features of the driver's queues.
+pub(crate) fn queues(features: u64) -> Options {
+    Options {
+        features,
+        pairs: 1,
+        queue_size: 256,
+        buffer: BUFFER,
     }
 }

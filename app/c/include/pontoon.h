@@ -3,14 +3,14 @@
  *
  * The library runs in the program's process, with the program's privileges: there is no sandbox, unlike in the command pontoon.
  *
- * A network is started with options, for a guest behind a descriptor, or for frames that the program exchanges by calls. Its
- * threads process packets. With the option `threads` `off` there are none: the program polls pontoon_network_fd for reading, and
+ * A network is started with options, for a guest behind a descriptor, for frames that the program exchanges by calls, or for a
+ * virtio-net device of the program. Its threads process packets. With the option `threads` `off` there are none: the program polls pontoon_network_fd for reading, and
  * calls pontoon_network_dispatch when it is readable.
  *
  * Functions return 0 or a positive number, or a negative code, PONTOON_ERROR_*; pontoon_error_text returns the text of the last
  * failure in the thread. The library calls no function of the program, so a program may leave its own functions by longjmp(3), and
  * use the library from any of them, except from signal handlers. Pointers to options and networks are valid until they are freed
- * or stopped; the library keeps no other pointer of the program after a call. A child process after fork(2) must not use networks
+ * or stopped; the library keeps no other pointer of the program after a call, except to the guest's memory of a device. A child process after fork(2) must not use networks
  * of its parent.
  */
 
@@ -36,6 +36,9 @@
 
 // A fault of the library, which must not be used any more.
 #define PONTOON_ERROR_INTERNAL -5
+
+// Length in bytes of the configuration space of the device (virtio 1.2, section 5.1.4).
+#define PONTOON_DEVICE_CONFIG 12
 
 // Length in bytes of the virtio-net header in front of each frame (struct virtio_net_hdr_v1).
 #define PONTOON_FRAME_HEADER 12
@@ -82,6 +85,32 @@ struct pontoon_network;
 // Options of a network (opaque).
 struct pontoon_options;
 
+// Memory of the guest, as the program has mapped it.
+struct pontoon_memory_region {
+  // The guest's physical address of the first byte.
+  uint64_t guest_address;
+  // Number of bytes.
+  uint64_t size;
+  // Address of the first byte in the program: the beginning of a page, which can be read and written.
+  void *memory;
+};
+
+// A virtqueue, as the driver has configured it. Addresses are physical ones of the guest.
+struct pontoon_queue {
+  // Address of the descriptor table.
+  uint64_t descriptors;
+  // Address of the available ring, or driver area.
+  uint64_t available;
+  // Address of the used ring, or device area.
+  uint64_t used;
+  // Number of descriptors, a power of two.
+  uint16_t size;
+  // Eventfd that is readable after the driver has notified the device (ioeventfd of KVM).
+  int kick;
+  // Eventfd to which the device writes to interrupt the driver (irqfd of KVM).
+  int call;
+};
+
 // A request for a decision about a new flow. Strings end with a zero byte; addresses have the form `192.0.2.1:80` or
 // `[2001:db8::1]:80`, and are empty if there is none.
 struct pontoon_request {
@@ -110,6 +139,55 @@ extern "C" {
 // Returns the text of the last failure in the calling thread, in one line; empty if there was none. It is valid until the next
 // call of a function of the library in this thread.
 const char *pontoon_error_text(void);
+
+// Starts the network of a VMM's guest, whose virtio-net device the library implements: features, configuration space and one pair
+// of queues. The VMM implements the registers, and calls pontoon_device_activate and pontoon_device_reset. Parameters and result
+// are those of pontoon_network_attach. The option `threads` `off` is an error.
+//
+// # Safety
+// Those of `pontoon_network_attach`.
+int pontoon_network_device(struct pontoon_network **network,
+                           const struct pontoon_options *options);
+
+// Writes the features to offer to the driver (virtio 1.2, sections 5.1.3 and 6) to `features`. Returns 0 or an error.
+//
+// # Safety
+// `network` is from a function that starts networks, and is not stopped during the call; `features` can be written.
+int pontoon_device_features(const struct pontoon_network *network,
+                            uint64_t *features);
+
+// Writes the configuration space of the device to `space`, PONTOON_DEVICE_CONFIG bytes: the guest's Ethernet address and its MTU.
+// Returns 0 or an error.
+//
+// # Safety
+// `network` is from a function that starts networks, and is not stopped during the call; the bytes at `space` can be written.
+int pontoon_device_config(const struct pontoon_network *network,
+                          uint8_t *space);
+
+// Serves the queues of the device, after the driver has set DRIVER_OK and accepted `features`. `regions` has `count` parts of the
+// guest's memory; `receive` and `transmit` are queues 0 and 1. Queues of an earlier activation are released first. The library
+// duplicates the descriptors, and accesses the memory until the next call of this function or of pontoon_device_reset returns, or
+// pontoon_network_stop: it must stay mapped until then. The call waits for the network's thread.
+//
+// Returns 0, or an error if features were not offered or a queue is not in the memory; no queue is served then.
+//
+// # Safety
+// `network` is from a function that starts networks, and is not stopped during the call; `count` regions can be read at `regions`,
+// which do not overlap and whose memory is valid as described; `receive` and `transmit` can be read; no other thread closes
+// their descriptors during the call.
+int pontoon_device_activate(const struct pontoon_network *network,
+                            uint64_t features,
+                            const struct pontoon_memory_region *regions,
+                            size_t count,
+                            const struct pontoon_queue *receive,
+                            const struct pontoon_queue *transmit);
+
+// Releases the queues and closes the guest's flows, after the driver has reset the device. When the function returns, the library
+// does not access the guest's memory any more. It waits for the network's thread. Returns 0 or an error.
+//
+// # Safety
+// `network` is from a function that starts networks, and is not stopped during the call.
+int pontoon_device_reset(const struct pontoon_network *network);
 
 // Returns the descriptor of the frames of a network from pontoon_network_frames, to be polled: readable while there is a frame to
 // the guest, writable while one can be written. It belongs to the network.
@@ -212,8 +290,8 @@ int pontoon_network_unpublish(const struct pontoon_network *network,
 int pontoon_network_set_rules(const struct pontoon_network *network,
                               const char *rules);
 
-// Reads the host's addresses, routes and resolvers again, and applies them: the guest may reach an address that the host has got
-// since. It waits for the network's threads. Returns 0 or an error.
+// Waits until the changes of the host's addresses, routes and resolvers that precede the call apply. A network follows them without
+// this call, usually within a millisecond. Returns 0 or an error.
 //
 // # Safety
 // `network` is from a function that starts networks, and is not stopped during the call.
@@ -259,14 +337,20 @@ void pontoon_options_free(struct pontoon_options *options);
 // | gateway, dns-address | ADDR | addresses on the guest's link; one of each family |
 // | addressing | host, or host:INTERFACE | the guest has the host's addresses |
 // | mtu | 576 to 65520 | default 1500 |
-// | mac | 02:00:00:00:00:01 | the guest's Ethernet address |
-// | hostname, search | a name | given to the guest by DHCP |
+// | mac, gateway-mac | 02:00:00:00:00:01 | the Ethernet addresses of guest and gateway |
+// | hostname, fqdn, search | a name | given to the guest by DHCP |
 // | dns | ADDR, ADDR:PORT or none | resolvers; repeatable; default: the host's |
 // | host-loopback | gateway, or ADDR | by which the guest reaches the host's loopback; repeatable |
+// | map-host | ADDR | by which the guest reaches the host's own address; repeatable |
+// | guest-forward | a specification | as --guest-forward, without auto; repeatable |
+// | outbound | ADDR, or INTERFACE | source of the guest's connections on the host; one of each family, and one interface |
+// | disable | dhcp, dhcpv6, ndp, ra, tcp, udp, icmp or dns-option | repeatable |
+// | udp-filter | endpoint, address or address-port | senders whose datagrams the guest receives |
 // | host-addresses, metadata | on | the guest may reach them |
 // | allow, deny | a destination | as --allow and --deny; repeatable |
 // | publish | a specification | as --publish; repeatable |
 // | max-flows, max-flow-rate | a number | limits on flows, and on new flows in a second |
+// | max-udp-ports | a number | limit on UDP ports of the host in each family |
 // | max-bandwidth | bits per second | |
 // | connect-timeout | milliseconds | |
 // | io | event, hybrid or poll | waiting of the threads |

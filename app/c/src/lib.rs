@@ -4,6 +4,7 @@
 #![warn(missing_docs)]
 
 mod call;
+mod device;
 mod frames;
 mod network;
 mod options;
@@ -13,6 +14,10 @@ mod text;
 pub use call::{
     PONTOON_ERROR_AGAIN, PONTOON_ERROR_ENDED, PONTOON_ERROR_HOST, PONTOON_ERROR_INTERNAL,
     PONTOON_ERROR_INVALID, pontoon_error_text,
+};
+pub use device::{
+    PONTOON_DEVICE_CONFIG, pontoon_device_activate, pontoon_device_config, pontoon_device_features,
+    pontoon_device_reset, pontoon_memory_region, pontoon_network_device, pontoon_queue,
 };
 pub use frames::{
     PONTOON_FRAME_HEADER, pontoon_network_frame_fd, pontoon_network_read_frame, pontoon_network_write_frame,

@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard};
 
-use pontoon::{EventQueue, FramePort, Guest, Network, RequestQueue};
+use pontoon::{EventQueue, FramePort, Guest, NetDevice, Network, RequestQueue};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::call::{Failure, PONTOON_ERROR_HOST, PONTOON_ERROR_INTERNAL, call};
@@ -27,6 +27,8 @@ pub struct pontoon_network {
     network: Mutex<Network>,
     /// The guest's end of a link whose frames the program writes and reads.
     pub(crate) frames: Option<Mutex<Frames>>,
+    /// The virtio-net device of a VMM.
+    pub(crate) device: Option<Mutex<NetDevice>>,
     pub(crate) requests: Option<RequestQueue>,
     /// Queue of records, and a record that did not fit into a buffer.
     pub(crate) events: Option<(EventQueue, Mutex<Option<String>>)>,
@@ -41,7 +43,7 @@ const _: fn() = || {
 };
 
 impl pontoon_network {
-    fn new(
+    pub(crate) fn new(
         network: Network,
         frames: Option<FramePort>,
         requests: Option<RequestQueue>,
@@ -57,6 +59,7 @@ impl pontoon_network {
         Ok(Self {
             network: Mutex::new(network),
             frames: frames.map(|port| Mutex::new(Frames::new(port))),
+            device: None,
             requests,
             events: events.map(|queue| (queue, Mutex::default())),
             poll,
@@ -101,7 +104,7 @@ pub(crate) unsafe fn duplicate(fd: c_int) -> Result<OwnedFd, Failure> {
 ///
 /// # Safety
 /// `network` is null or can be written; `options` is null or from `pontoon_options_new`, and is not changed during the call.
-unsafe fn start(
+pub(crate) unsafe fn start(
     network: *mut *mut pontoon_network,
     options: *const pontoon_options,
     open: impl FnOnce(Opened) -> Result<pontoon_network, Failure>,
@@ -260,8 +263,8 @@ pub unsafe extern "C" fn pontoon_network_set_rules(
     })
 }
 
-/// Reads the host's addresses, routes and resolvers again, and applies them: the guest may reach an address that the host has got
-/// since. It waits for the network's threads. Returns 0 or an error.
+/// Waits until the changes of the host's addresses, routes and resolvers that precede the call apply. A network follows them without
+/// this call, usually within a millisecond. Returns 0 or an error.
 ///
 /// # Safety
 /// `network` is from a function that starts networks, and is not stopped during the call.

@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use pontoon::{EventQueue, Network, NetworkBuilder, Pacing, RequestQueue};
+use pontoon::{EventQueue, LinkService, Network, NetworkBuilder, Pacing, RequestQueue, UdpFilter};
 
 use crate::call::{Failure, call};
 use crate::text;
@@ -69,7 +69,9 @@ fn apply(
         },
         "mtu" => builder.mtu(parse(name, value)?),
         "mac" => builder.guest_mac(mac(value).ok_or_else(|| wrong(name, value))?),
+        "gateway-mac" => builder.gateway_mac(mac(value).ok_or_else(|| wrong(name, value))?),
         "hostname" => builder.hostname(value),
+        "fqdn" => builder.fqdn(value),
         "search" => builder.search_domain(value),
         "dns" if value == "none" => builder,
         "dns" => {
@@ -78,12 +80,26 @@ fn apply(
         }
         "host-loopback" if value == "gateway" => builder.host_loopback_at_gateway(),
         "host-loopback" => builder.host_loopback(parse(name, value)?),
+        "map-host" => builder.map_host(parse(name, value)?),
+        "guest-forward" => builder.guest_forward(value)?,
+        "outbound" => match value.parse() {
+            Ok(address) => builder.outbound_address(address),
+            Err(_) => builder.outbound_interface(value),
+        },
+        "disable" => builder.disable(service(value).ok_or_else(|| wrong(name, value))?),
+        "udp-filter" => builder.udp_filter(match value {
+            "endpoint" => UdpFilter::Endpoint,
+            "address" => UdpFilter::Address,
+            "address-port" => UdpFilter::AddressPort,
+            _ => return Err(wrong(name, value)),
+        }),
         "host-addresses" => flag(builder, name, value, NetworkBuilder::host_addresses)?,
         "metadata" => flag(builder, name, value, NetworkBuilder::metadata)?,
         "allow" => builder.allow(value)?,
         "deny" => builder.deny(value)?,
         "publish" => builder.publish(value)?,
         "max-flows" => builder.max_flows(parse(name, value)?),
+        "max-udp-ports" => builder.max_udp_ports(parse(name, value)?),
         "max-flow-rate" => builder.max_flow_rate(parse(name, value)?),
         "max-bandwidth" => builder.max_bandwidth(parse(name, value)?),
         "connect-timeout" => builder.connect_timeout(Duration::from_millis(parse(name, value)?)),
@@ -141,6 +157,20 @@ fn resolver(value: &str) -> Option<SocketAddr> {
     value.parse().ok().or_else(address)
 }
 
+fn service(value: &str) -> Option<LinkService> {
+    Some(match value {
+        "dhcp" => LinkService::Dhcp,
+        "dhcpv6" => LinkService::Dhcpv6,
+        "ndp" => LinkService::Ndp,
+        "ra" => LinkService::RouterAdvertisement,
+        "tcp" => LinkService::Tcp,
+        "udp" => LinkService::Udp,
+        "icmp" => LinkService::Icmp,
+        "dns-option" => LinkService::DnsOption,
+        _ => return None,
+    })
+}
+
 fn mac(value: &str) -> Option<[u8; 6]> {
     let octets: Option<Vec<u8>> = value
         .split(':')
@@ -176,14 +206,20 @@ pub unsafe extern "C" fn pontoon_options_free(options: *mut pontoon_options) {
 /// | gateway, dns-address | ADDR | addresses on the guest's link; one of each family |
 /// | addressing | host, or host:INTERFACE | the guest has the host's addresses |
 /// | mtu | 576 to 65520 | default 1500 |
-/// | mac | 02:00:00:00:00:01 | the guest's Ethernet address |
-/// | hostname, search | a name | given to the guest by DHCP |
+/// | mac, gateway-mac | 02:00:00:00:00:01 | the Ethernet addresses of guest and gateway |
+/// | hostname, fqdn, search | a name | given to the guest by DHCP |
 /// | dns | ADDR, ADDR:PORT or none | resolvers; repeatable; default: the host's |
 /// | host-loopback | gateway, or ADDR | by which the guest reaches the host's loopback; repeatable |
+/// | map-host | ADDR | by which the guest reaches the host's own address; repeatable |
+/// | guest-forward | a specification | as --guest-forward, without auto; repeatable |
+/// | outbound | ADDR, or INTERFACE | source of the guest's connections on the host; one of each family, and one interface |
+/// | disable | dhcp, dhcpv6, ndp, ra, tcp, udp, icmp or dns-option | repeatable |
+/// | udp-filter | endpoint, address or address-port | senders whose datagrams the guest receives |
 /// | host-addresses, metadata | on | the guest may reach them |
 /// | allow, deny | a destination | as --allow and --deny; repeatable |
 /// | publish | a specification | as --publish; repeatable |
 /// | max-flows, max-flow-rate | a number | limits on flows, and on new flows in a second |
+/// | max-udp-ports | a number | limit on UDP ports of the host in each family |
 /// | max-bandwidth | bits per second | |
 /// | connect-timeout | milliseconds | |
 /// | io | event, hybrid or poll | waiting of the threads |
@@ -246,13 +282,23 @@ mod tests {
             ("addressing", "host:eth0"),
             ("mtu", "65520"),
             ("mac", "02:00:00:00:00:01"),
+            ("gateway-mac", "02:00:00:00:00:02"),
             ("hostname", "guest"),
+            ("fqdn", "guest.example.org"),
             ("search", "example.org"),
             ("dns", "192.0.2.1"),
             ("dns", "[2001:db8::1]:5353"),
             ("dns", "none"),
             ("host-loopback", "gateway"),
             ("host-loopback", "10.0.2.9"),
+            ("map-host", "10.0.2.8"),
+            ("guest-forward", "8080-8081/tcp"),
+            ("guest-forward", "10.0.2.100:80:192.0.2.1:8080"),
+            ("outbound", "192.0.2.1"),
+            ("outbound", "eth0"),
+            ("disable", "ra"),
+            ("udp-filter", "address-port"),
+            ("max-udp-ports", "100"),
             ("host-addresses", "on"),
             ("metadata", "on"),
             ("allow", "*.example.org:443/tcp"),
@@ -286,6 +332,10 @@ mod tests {
             ("decide", "yes"),
             ("metadata", ""),
             ("io", "spin"),
+            ("disable", "arp"),
+            ("udp-filter", "port"),
+            ("guest-forward", "auto"),
+            ("map-host", "gateway"),
             ("publish", "http"),
         ] {
             assert!(set(name, value).is_err(), "{name} {value}");

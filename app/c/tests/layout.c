@@ -17,6 +17,19 @@ SAME(offsetof(struct pontoon_request, published), 208);
 SAME(offsetof(struct pontoon_request, rule), 272);
 SAME(sizeof(((struct pontoon_request *)0)->rule), 320);
 
+SAME(sizeof(struct pontoon_memory_region), 24);
+SAME(offsetof(struct pontoon_memory_region, guest_address), 0);
+SAME(offsetof(struct pontoon_memory_region, size), 8);
+SAME(offsetof(struct pontoon_memory_region, memory), 16);
+
+SAME(sizeof(struct pontoon_queue), 40);
+SAME(offsetof(struct pontoon_queue, descriptors), 0);
+SAME(offsetof(struct pontoon_queue, available), 8);
+SAME(offsetof(struct pontoon_queue, used), 16);
+SAME(offsetof(struct pontoon_queue, size), 24);
+SAME(offsetof(struct pontoon_queue, kick), 28);
+SAME(offsetof(struct pontoon_queue, call), 32);
+
 SAME(PONTOON_ERROR_INVALID, -1);
 SAME(PONTOON_ERROR_HOST, -2);
 SAME(PONTOON_ERROR_ENDED, -3);
@@ -27,6 +40,7 @@ SAME(PONTOON_PACKET, 2);
 SAME(PONTOON_VHOST_USER, 3);
 SAME(PONTOON_TAP, 4);
 SAME(PONTOON_FRAME_HEADER, 12);
+SAME(PONTOON_DEVICE_CONFIG, 12);
 SAME(PONTOON_ICMP, 1);
 SAME(PONTOON_TCP, 6);
 SAME(PONTOON_UDP, 17);

@@ -29,6 +29,9 @@ static void nulls(void)
     assert(strcmp(pontoon_error_text(), "the options are null") == 0);
     assert(pontoon_network_attach(NULL, NULL, PONTOON_STREAM, 0) == PONTOON_ERROR_INVALID);
     assert(pontoon_network_frames(NULL, NULL) == PONTOON_ERROR_INVALID);
+    assert(pontoon_network_device(NULL, NULL) == PONTOON_ERROR_INVALID);
+    assert(pontoon_device_features(NULL, &value) == PONTOON_ERROR_INVALID);
+    assert(pontoon_device_reset(NULL) == PONTOON_ERROR_INVALID);
     assert(pontoon_network_fd(NULL) == PONTOON_ERROR_INVALID);
     assert(pontoon_network_dispatch(NULL) == PONTOON_ERROR_INVALID);
     assert(pontoon_network_publish(NULL, "80") == PONTOON_ERROR_INVALID);

@@ -1,6 +1,7 @@
-//! Watch of the host's addresses and of its IPv6 default route (rtnetlink(7)).
+//! Watch of the host's addresses and routes (rtnetlink(7)).
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Instant;
 
@@ -13,8 +14,9 @@ use pontoon_process::netlink::{EVENT_BYTES, Netlink, messages};
 use pontoon_process::retry::Retry;
 
 use super::network::{HostNetwork, is_local};
+use super::source_addresses;
 
-/// Watch of the host's own addresses, and of the existence of an IPv6 default route.
+/// Watch of the host's own addresses, of those from which it sends to other hosts, and of the existence of an IPv6 default route.
 #[derive(Debug)]
 pub struct AddressWatch {
     events: Socket,
@@ -24,6 +26,7 @@ pub struct AddressWatch {
     /// Prefixes that a route of type `local` delivers to the host.
     local: Vec<IpNet>,
     ipv6_default: bool,
+    sources: [Option<IpAddr>; 2],
 }
 
 /// Changes of the host's addresses and routes since the last read.
@@ -31,6 +34,8 @@ pub struct AddressWatch {
 pub struct NetworkChanges {
     /// Addresses of the host, if they changed.
     pub owned: Option<Vec<IpNet>>,
+    /// The addresses from which the host sends to other hosts (IPv4, IPv6), if they changed.
+    pub sources: Option<[Option<IpAddr>; 2]>,
     /// True if the host has an IPv6 default route now, false if it has none; `None` if that did not change.
     pub ipv6_default: Option<bool>,
 }
@@ -57,6 +62,7 @@ impl AddressWatch {
             last: owned(&host.addresses, &host.local),
             local: host.local.clone(),
             ipv6_default: host.ipv6_default,
+            sources: source_addresses(),
         };
         Ok((watch, host))
     }
@@ -65,6 +71,12 @@ impl AddressWatch {
     #[must_use]
     pub fn owned(&self) -> &[IpNet] {
         &self.last
+    }
+
+    /// Returns the addresses from which the host sends to other hosts, at the last read: IPv4, IPv6.
+    #[must_use]
+    pub fn sources(&self) -> [Option<IpAddr>; 2] {
+        self.sources
     }
 
     /// Returns the netlink socket of the events, to be polled for reading.
@@ -97,8 +109,13 @@ impl AddressWatch {
                 Err(error) => return Err(error),
             }
         }
-        let reply = self.query(look);
         let mut changed = NetworkChanges::default();
+        let sources = source_addresses();
+        if sources != self.sources {
+            self.sources = sources;
+            changed.sources = Some(sources);
+        }
+        let reply = self.query(look);
         let Some((owned, ipv6_default)) = self.again.unless_short("the host's addresses", reply)? else {
             return Ok(changed);
         };
@@ -126,7 +143,7 @@ impl AddressWatch {
 }
 
 /// Returns the addresses without their prefix lengths, and the prefixes that a route of type `local` delivers to the host.
-pub fn owned(addresses: &[IpNet], local: &[IpNet]) -> Vec<IpNet> {
+fn owned(addresses: &[IpNet], local: &[IpNet]) -> Vec<IpNet> {
     let addresses = addresses.iter().map(|net| IpNet::from(net.addr()));
     let mut owned: Vec<IpNet> = addresses.chain(local.iter().copied()).collect();
     owned.sort_unstable();

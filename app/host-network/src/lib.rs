@@ -18,6 +18,7 @@ pub mod address_plan;
 pub mod address_watch;
 pub mod addressing;
 pub mod file_watch;
+pub mod forward;
 pub mod interface;
 pub mod listeners;
 pub mod network;

@@ -138,6 +138,12 @@ impl ResolvWatch {
         (watch, now)
     }
 
+    /// Returns the resolvers at the last check.
+    #[must_use]
+    pub fn servers(&self) -> &[SocketAddr] {
+        &self.last
+    }
+
     /// Returns the time to call [`Self::look`] if no event comes earlier.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {

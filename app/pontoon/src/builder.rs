@@ -1,39 +1,27 @@
-//! Options of a network, and its start.
+//! Options of a network.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use pontoon_engine::config::UdpFilter;
 use pontoon_engine::egress::{Action, EgressRule, Match};
-use pontoon_engine::{Bandwidth, Config, Egress};
-use pontoon_host_network::address_plan::{self, ChosenPlan};
 use pontoon_host_network::addressing::{AddressSource, Addressing, Ipv4, Ipv6};
-use pontoon_host_network::publish::{self, Ports, Publish};
-use pontoon_host_network::resolv::Resolv;
-use pontoon_link::{Attachment, Source, vhost_user};
-use pontoon_sys::seqpacket;
+use pontoon_host_network::forward::Forward;
+use pontoon_host_network::publish::Publish;
 use pontoon_wire::Mac;
-use pontoon_worker::messages::{EngineChannel, Report, SupervisorChannel};
-use pontoon_worker::stats::StatsTable;
-use pontoon_worker::{EngineSetup, PolledEngine, ledger, pacing};
-use rustix::event::PollFlags;
+use pontoon_worker::Outbound;
 
 use crate::decision::FlowDecider;
 use crate::error::Context as _;
-use crate::events::{EventFunction, Events};
-use crate::frames::ETHERNET;
-use crate::host::HostState;
-use crate::network::{self, MAX_RULES, Runner};
+use crate::events::EventFunction;
 use crate::{
-    Addresses, DECISION_DEADLINE, Error, ErrorKind, Event, EventQueue, FlowRequest, FramePort, Guest,
-    NetDevice, Network, Pacing, RequestQueue, Verdict,
+    DECISION_DEADLINE, Error, ErrorKind, Event, EventQueue, FlowRequest, LinkService, Pacing, RequestQueue,
+    UdpFilter, Verdict,
 };
+
+mod start;
 
 /// Options of a network. Each function sets one, and [`attach`](Self::attach), [`device`](Self::device) or
 /// [`frames`](Self::frames) starts the network.
@@ -47,16 +35,24 @@ pub struct NetworkBuilder {
     addressing: Addressing,
     mtu: u16,
     guest_mac: Option<Mac>,
+    gateway_mac: Option<Mac>,
     hostname: Option<String>,
+    fqdn: Option<String>,
     search: Vec<String>,
     resolvers: Option<Vec<SocketAddr>>,
     loopback_at_gateway: bool,
     loopback: Vec<IpAddr>,
+    mapped_host: Vec<IpAddr>,
+    forwards: Vec<Forward>,
+    outbound: Outbound,
+    disabled: Vec<LinkService>,
+    udp_filter: Option<UdpFilter>,
     host_addresses: bool,
     metadata: bool,
     rules: Vec<EgressRule>,
     publish: Vec<Publish>,
     max_flows: u32,
+    max_udp_ports: Option<u32>,
     max_flow_rate: Option<u32>,
     max_bandwidth: Option<NonZeroU64>,
     connect_timeout: Option<Duration>,
@@ -71,12 +67,6 @@ pub struct NetworkBuilder {
 /// Function for events, which has no text form.
 struct EventSink(EventFunction);
 
-/// Start of an engine for a link.
-enum Link {
-    Attachment(Attachment),
-    Device(Box<pontoon_link::vhost_user::VhostUser>),
-}
-
 impl NetworkBuilder {
     /// Returns the default options.
     pub fn new() -> Self {
@@ -84,16 +74,24 @@ impl NetworkBuilder {
             addressing: Addressing::default(),
             mtu: 1_500,
             guest_mac: None,
+            gateway_mac: None,
             hostname: None,
+            fqdn: None,
             search: Vec::new(),
             resolvers: None,
             loopback_at_gateway: false,
             loopback: Vec::new(),
+            mapped_host: Vec::new(),
+            forwards: Vec::new(),
+            outbound: Outbound::default(),
+            disabled: Vec::new(),
+            udp_filter: None,
             host_addresses: false,
             metadata: false,
             rules: Vec::new(),
             publish: Vec::new(),
             max_flows: 1_000,
+            max_udp_ports: None,
             max_flow_rate: None,
             max_bandwidth: None,
             connect_timeout: None,
@@ -186,9 +184,21 @@ impl NetworkBuilder {
         self
     }
 
+    /// Sets the Ethernet address of the gateway.
+    pub fn gateway_mac(mut self, mac: [u8; 6]) -> Self {
+        self.gateway_mac = Some(Mac(mac));
+        self
+    }
+
     /// Sets the host name that DHCP assigns to the guest.
     pub fn hostname(mut self, hostname: &str) -> Self {
         self.hostname = Some(hostname.to_owned());
+        self
+    }
+
+    /// Sets the fully qualified domain name that DHCP assigns to the guest (RFC 4702, RFC 4704).
+    pub fn fqdn(mut self, fqdn: &str) -> Self {
+        self.fqdn = Some(fqdn.to_owned());
         self
     }
 
@@ -214,6 +224,55 @@ impl NetworkBuilder {
     /// Permits the guest to reach the host's loopback address by `address`.
     pub fn host_loopback(mut self, address: IpAddr) -> Self {
         self.loopback.push(address);
+        self
+    }
+
+    /// Lets the guest reach the host by `address`: the engine connects to the address from which the host sends to other hosts.
+    pub fn map_host(mut self, address: IpAddr) -> Self {
+        self.mapped_host.push(address);
+        self
+    }
+
+    /// Lets the guest reach ports of the host: a value of the option `--guest-forward`, for example `8080` (port 8080 of the host's
+    /// loopback address, by the gateway's) or `10.0.2.100:80:192.0.2.1:8080`. `auto` is not available.
+    ///
+    /// # Errors
+    /// The text is not a specification.
+    pub fn guest_forward(mut self, specification: &str) -> Result<Self, Error> {
+        let forward: Forward = specification.parse().map_err(Error::invalid)?;
+        if forward.is_auto() {
+            return Err(Error::invalid("'auto' is not available"));
+        }
+        self.forwards.push(forward);
+        Ok(self)
+    }
+
+    /// Sets the source address of the guest's connections and datagrams on the host, in its family. Packets to the host's loopback
+    /// have another one.
+    pub fn outbound_address(mut self, address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(v4) => self.outbound.v4 = Some(v4),
+            IpAddr::V6(v6) => self.outbound.v6 = Some(v6),
+        }
+        self
+    }
+
+    /// Sets the interface of the host to which the sockets of the guest's connections and datagrams are bound.
+    pub fn outbound_interface(mut self, name: &str) -> Self {
+        self.outbound.interface = Some(name.to_owned());
+        self
+    }
+
+    /// Disables a protocol or service of the guest's link.
+    pub fn disable(mut self, service: LinkService) -> Self {
+        self.disabled.push(service);
+        self
+    }
+
+    /// Sets the senders whose datagrams a UDP endpoint of the guest receives; by default [`UdpFilter::Address`], and with a decider
+    /// [`UdpFilter::AddressPort`], because it decides about each address and port.
+    pub fn udp_filter(mut self, filter: UdpFilter) -> Self {
+        self.udp_filter = Some(filter);
         self
     }
 
@@ -268,6 +327,12 @@ impl NetworkBuilder {
     /// value the library does not change).
     pub fn max_flows(mut self, flows: u32) -> Self {
         self.max_flows = flows;
+        self
+    }
+
+    /// Sets the limit on UDP ports of the host in each address family; by default it is a quarter of the ephemeral ports.
+    pub fn max_udp_ports(mut self, ports: u32) -> Self {
+        self.max_udp_ports = Some(ports);
         self
     }
 
@@ -356,184 +421,6 @@ impl NetworkBuilder {
     pub fn without_thread(mut self) -> Self {
         self.threadless = true;
         self
-    }
-
-    /// Starts the network of a guest behind a descriptor.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidOption`]: an option contradicts another or the host's network. [`ErrorKind::Host`]: a port is in use
-    /// or not permitted, or there is no descriptor, memory or thread.
-    pub fn attach(self, guest: Guest) -> Result<Network, Error> {
-        let workers = guest.attachment.workers();
-        self.start(Link::Attachment(guest.attachment), workers)
-    }
-
-    /// Starts the network of a VMM's guest, and returns the device that serves the guest's queues.
-    ///
-    /// # Errors
-    /// Those of [`Self::attach`]; [`ErrorKind::InvalidOption`]: with [`Self::without_thread`].
-    pub fn device(self) -> Result<(Network, NetDevice), Error> {
-        if self.threadless {
-            return Err(Error::invalid(
-                "a device needs a thread, because the VMM's calls wait for the engine",
-            ));
-        }
-        let mtu = self.mtu;
-        let mac = self.guest_mac.unwrap_or(pontoon_engine::config::GUEST_MAC);
-        let (control, link) = vhost_user::in_process(mtu).context("cannot create the device")?;
-        let network = self.start(Link::Device(Box::new(link)), 1)?;
-        Ok((network, NetDevice { control, mac, mtu }))
-    }
-
-    /// Starts the network of a guest whose frames the program writes and reads.
-    ///
-    /// # Errors
-    /// Those of [`Self::attach`].
-    pub fn frames(self) -> Result<(Network, FramePort), Error> {
-        let (socket, ours) = seqpacket::pair().context("cannot open a pair of sockets")?;
-        let most = usize::from(self.mtu) + ETHERNET;
-        let link = Link::Attachment(Attachment::Packet(Source::Connected(ours)));
-        let network = self.start(link, 1)?;
-        Ok((network, FramePort { socket, most }))
-    }
-
-    fn start(self, link: Link, workers: u8) -> Result<Network, Error> {
-        if !(576..=65_520).contains(&self.mtu) {
-            return Err(Error::invalid("the MTU is not between 576 and 65,520 bytes"));
-        }
-        let (mut host, network) = HostState::open(self.resolvers.is_none())?;
-        let chosen = address_plan::choose(&self.addressing, &network, host.netlink());
-        let ChosenPlan { plan, .. } = chosen.map_err(|error| Error::of_options(&error))?;
-        let resolvers = self.resolvers.clone().unwrap_or_else(|| Resolv::host().servers);
-        let addresses = Addresses::of(&plan, !resolvers.is_empty());
-        let mut loopback = self.loopback.clone();
-        if self.loopback_at_gateway {
-            loopback.extend(addresses.gateways());
-        }
-        address_plan::mappings(&plan, &loopback, &[]).map_err(|error| Error::of_options(&error))?;
-
-        let mut ports = Ports::new(plan.clone());
-        ports.set_owned(&host.owned);
-        publish::check(&self.publish).map_err(|error| Error::of_options(&error))?;
-        ports.change(&[], &self.publish).map_err(Error::of_ports)?;
-
-        let default = Config::new(plan);
-        let config = Config {
-            guest_mac: self.guest_mac.unwrap_or(default.guest_mac),
-            mtu: self.mtu,
-            hostname: self.hostname,
-            search: self.search,
-            resolvers,
-            host_loopback: loopback,
-            host: host.sources,
-            host_addresses: self.host_addresses,
-            metadata: self.metadata,
-            egress: Egress::new(&self.rules),
-            published: ports.published(),
-            connect_timeout: self.connect_timeout,
-            // The decider is asked about each address and port, so that replies come only from those that it has allowed.
-            udp_filter: match self.decider {
-                Some(_) => UdpFilter::AddressPort,
-                None => default.udp_filter,
-            },
-            max_flows: self.max_flows,
-            max_udp_ports: pontoon_host_network::max_udp_ports(),
-            max_flow_rate: self.max_flow_rate,
-            bandwidth: self.max_bandwidth.map(Bandwidth::new),
-            ..default
-        };
-
-        let cannot = "cannot start the engine";
-        let sockets: io::Result<_> = ports.sockets().iter().map(|socket| socket.try_clone()).collect();
-        let sockets: Vec<_> = sockets.context(cannot)?;
-        let raw_icmp = pontoon_host_network::open_raw_icmp().context(cannot)?;
-        let (channel, supervisor) = seqpacket::pair().context(cannot)?;
-        let channel = SupervisorChannel::new(channel, 0).context(cannot)?;
-        let supervisor = EngineChannel::new(supervisor, 0).context(cannot)?;
-        let table = StatsTable::private(workers, MAX_RULES);
-        let events = self.events.map(|EventSink(function)| match self.threadless {
-            true => Events::polled(function, workers, self.max_flows),
-            false => Events::start(function, workers, self.max_flows),
-        });
-        let (events, event_setup) = events.transpose().context(cannot)?.unzip();
-        if let Some(events) = &events {
-            events.set_rules(1, self.rules.iter());
-        }
-        let setup = EngineSetup {
-            config,
-            owned: host.owned.clone(),
-            published: sockets,
-            socket_helper: None,
-            raw_icmp,
-            pacing: pacing::here(self.pacing.of_engine(), workers),
-            outbound: pontoon_worker::Outbound::default(),
-            // An engine that ends is not restarted, because its process is the program's.
-            ledger: ledger::SharedLedger::none(),
-            stats: table.clone(),
-            events: event_setup,
-            rules_generation: 1,
-            decider: self
-                .decider
-                .as_ref()
-                .map(|decider| decider.setup(self.deadline, workers)),
-            restarted: false,
-            // The program configures the log.
-            set_log_level: |_| {},
-        };
-        let mut network = Network {
-            channel,
-            runner: None,
-            events,
-            event_queue: self.event_queue,
-            table,
-            generation: 1,
-            rules: self.rules.len(),
-            counts: self.decider.map(|decider| decider.counts),
-            addresses,
-            ports,
-            host,
-            round: 0,
-        };
-        network.runner = Some(run(setup, link, supervisor, self.threadless)?);
-        if !self.threadless {
-            network.wait_until_ready()?;
-        }
-        Ok(network)
-    }
-}
-
-/// Starts the engine.
-fn run(setup: EngineSetup, link: Link, supervisor: EngineChannel, threadless: bool) -> Result<Runner, Error> {
-    if threadless {
-        let Link::Attachment(attachment) = link else {
-            return Err(Error::invalid("a device needs a thread"));
-        };
-        let engine = PolledEngine::start(setup, attachment, supervisor).context("cannot start the engine")?;
-        return Ok(Runner::Polled(Box::new(engine)));
-    }
-    let thread = thread::Builder::new().name("pontoon".to_owned());
-    let started = thread.spawn(move || match link {
-        Link::Attachment(attachment) => pontoon_worker::carry(setup, attachment, supervisor),
-        Link::Device(link) => pontoon_worker::carry_in_process(setup, *link, supervisor),
-    });
-    started.map(Runner::Thread).context("cannot start the engine")
-}
-
-impl Network {
-    /// Waits for the first report of the engine.
-    fn wait_until_ready(&mut self) -> Result<(), Error> {
-        loop {
-            match self.channel.receive() {
-                Ok(Some(Report::Ready)) => return Ok(()),
-                Ok(Some(_)) => {}
-                Ok(None) => return Err(self.end().err().unwrap_or_else(Error::ended)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let waited = network::wait(self.channel.as_fd(), PollFlags::IN, None);
-                    waited.context("cannot wait for the engine")?;
-                }
-                Err(error) => return Err(error).context("cannot start the engine"),
-            }
-        }
     }
 }
 

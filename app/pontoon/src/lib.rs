@@ -13,7 +13,8 @@
 //!
 //! - An engine that fails is not restarted. The network ends with an error; a panic about one packet ends one flow.
 //! - The library does not raise the limit on descriptors, of which each flow has one.
-//! - The host's own addresses, which the guest may not reach, are read at the start and by [`Network::refresh_host`].
+//! - The host's own addresses, which the guest may not reach, and its resolvers are followed, as by the command. A network ends
+//!   with an error if the kernel does not report them any more.
 //!
 //! # Guests
 //!
@@ -87,6 +88,7 @@ mod host;
 mod network;
 mod pacing;
 mod queue;
+mod service;
 mod stats;
 pub mod threads;
 
@@ -102,6 +104,7 @@ pub use network::{Network, VerdictSender};
 pub use pacing::Pacing;
 pub use pontoon_vhost_user::{ActivateError, QueueConfig};
 pub use queue::{EventQueue, RequestQueue};
+pub use service::{LinkService, UdpFilter};
 pub use stats::{HistogramValues, Stats};
 pub use vm_memory;
 pub use vm_memory::GuestMemoryMmap;

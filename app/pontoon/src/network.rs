@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use crate::decision::DeciderCounts;
 use crate::error::Context as _;
 use crate::events::Events;
-use crate::host::HostState;
+use crate::host::{HostThread, HostWatch};
 use crate::{
     Addresses, DecisionToken, Error, ErrorKind, EventQueue, HistogramValues, NetworkBuilder, Stats, Verdict,
 };
@@ -51,7 +51,9 @@ pub struct Network {
     pub(crate) counts: Option<Arc<DeciderCounts>>,
     pub(crate) addresses: Addresses,
     pub(crate) ports: Ports,
-    pub(crate) host: HostState,
+    pub(crate) host: Arc<HostWatch>,
+    /// Thread that follows the host; `None` if the network has no thread.
+    pub(crate) host_thread: Option<HostThread>,
     /// Number of the last request for a confirmation.
     pub(crate) round: u64,
 }
@@ -96,6 +98,13 @@ impl Network {
             }
             Some(Runner::Thread(_)) => Err(self.end().err().unwrap_or_else(Error::ended)),
             Some(Runner::Polled(engine)) => {
+                if self.host.is_ready()
+                    && let Err(error) = self.host.follow()
+                {
+                    // A guest could reach addresses that the host gets from now on.
+                    let _ = self.end();
+                    return Err(error);
+                }
                 let dispatched = engine.dispatch();
                 if let Some(events) = &mut self.events {
                     events.dispatch();
@@ -130,6 +139,7 @@ impl Network {
     }
 
     fn change_ports(&mut self, remove: &[Publish], add: &[Publish]) -> Result<(), Error> {
+        self.ports.set_owned(&self.host.addresses().0);
         let changes = self.ports.change(remove, add).map_err(Error::of_ports)?;
         self.send_ports(changes.port_updates)?;
         let refused = self.confirm()?;
@@ -189,21 +199,25 @@ impl Network {
                 "the resolvers are too many for one message, or one has a flow label",
             ));
         }
-        self.host.asks_host = false;
-        self.send(&update)?;
-        self.confirm().map(drop)
+        self.host.replace_resolvers(update)?;
+        self.confirm_host()
     }
 
-    /// Reads the host's addresses and routes, and its resolvers if no others were set, and applies them. A program calls it
-    /// after a change, or in regular intervals: a guest may reach an address that the host has got since.
+    /// Waits until the changes of the host's addresses and routes, and of its resolvers if no others were set, that precede the
+    /// call apply. The network follows the host without this call, usually within a millisecond after a change.
     ///
     /// # Errors
     /// [`ErrorKind::Host`]: they cannot be read. [`ErrorKind::Ended`].
     pub fn refresh_host(&mut self) -> Result<(), Error> {
-        let updates = self.host.read()?;
-        self.ports.set_owned(&self.host.owned);
-        for update in &updates {
-            self.send(update)?;
+        self.host.follow()?;
+        self.confirm_host()
+    }
+
+    /// Waits until the updates of the host's state have been sent and applied.
+    fn confirm_host(&mut self) -> Result<(), Error> {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.host.flush() {
+            self.wait_for_engine(PollFlags::OUT, deadline)?;
         }
         self.confirm().map(drop)
     }
@@ -285,6 +299,7 @@ impl Network {
 
     /// Ends the engine, if it runs.
     pub(crate) fn end(&mut self) -> Result<(), Error> {
+        let followed = self.host_thread.take().map_or(Ok(()), HostThread::finish);
         // Copies of the channel may exist.
         self.channel.shutdown();
         let ended = match self.runner.take() {
@@ -303,7 +318,7 @@ impl Network {
             queue.0.remove_limit();
         }
         let kept = self.events.take().is_none_or(Events::finish);
-        match (ended, kept) {
+        match (followed.and(ended), kept) {
             (Ok(()), false) => Err(Error::new(
                 ErrorKind::Panicked,
                 "the function for events has panicked",

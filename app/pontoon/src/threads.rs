@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `pontoon` | one for each network, unless it was built [`without_thread`](crate::NetworkBuilder::without_thread) | processes packets |
 //! | `worker-N` | for vhost-user with several queues, one for each further queue | processes packets |
+//! | `pontoon-host` | one for each network, unless it was built `without_thread` | follows the host's addresses, routes and resolvers |
 //! | `pontoon-events` | if a function or a queue receives events, unless the network has no thread | reads events, calls the function |
 //!
 //! All of them have ended when [`Network::stop`](crate::Network::stop) returns, or when the network was dropped. They inherit the
@@ -48,7 +49,9 @@
 //!
 //! The program polls the descriptor of the network ([`AsFd`](std::os::fd::AsFd)) for reading, with its own descriptors, and calls
 //! [`dispatch`](crate::Network::dispatch) when it is readable. A call takes up to some milliseconds under load, and processes
-//! what is pending; the descriptor is readable again if there is more. Timers are a part of the descriptor.
+//! what is pending; the descriptor is readable again if there is more. Timers and changes of the host's network are a part of the
+//! descriptor: while the program does not call `dispatch`, no packet is processed, and so none reaches an address that the host
+//! has got.
 //!
 //! ```
 //! use std::os::fd::AsFd;

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pontoon::{ErrorKind, Guest, Network, NetworkBuilder, Pacing, Stats};
+use pontoon::{ErrorKind, Guest, LinkService, Network, NetworkBuilder, Pacing, Stats, UdpFilter};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Time after which a test fails.
@@ -147,6 +147,38 @@ fn invalid_options_are_refused() {
             options().without_ipv4().without_ipv6().device().map(drop),
         ),
         ("MTU", options().mtu(100).device().map(drop)),
+        (
+            "MAC",
+            options()
+                .gateway_mac([2, 0, 0, 0, 0, 1])
+                .guest_mac([2, 0, 0, 0, 0, 1])
+                .device()
+                .map(drop),
+        ),
+        ("forward", options().guest_forward("auto").map(drop)),
+        (
+            "forward",
+            options()
+                .guest_forward("10.0.2.15:80:80")
+                .unwrap()
+                .device()
+                .map(drop),
+        ),
+        (
+            "mapping",
+            options().map_host([10, 0, 2, 15].into()).device().map(drop),
+        ),
+        (
+            "address",
+            options()
+                .outbound_address([192, 0, 2, 1].into())
+                .device()
+                .map(drop),
+        ),
+        (
+            "interface",
+            options().outbound_interface("absent0").device().map(drop),
+        ),
         ("thread", options().without_thread().device().map(drop)),
         (
             "loopback",
@@ -154,6 +186,25 @@ fn invalid_options_are_refused() {
         ),
     ] {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidOption, "{what}");
+    }
+}
+
+#[test]
+fn network_starts_with_each_service_disabled_and_each_filter() {
+    for service in [
+        LinkService::Dhcp,
+        LinkService::Dhcpv6,
+        LinkService::Ndp,
+        LinkService::RouterAdvertisement,
+        LinkService::Tcp,
+        LinkService::Udp,
+        LinkService::Icmp,
+        LinkService::DnsOption,
+    ] {
+        options().disable(service).device().unwrap();
+    }
+    for filter in [UdpFilter::Endpoint, UdpFilter::Address, UdpFilter::AddressPort] {
+        options().udp_filter(filter).max_udp_ports(10).device().unwrap();
     }
 }
 

@@ -25,6 +25,7 @@ pub const FLOW_RATE: u32 = 20_000;
 pub(crate) fn config(
     options: &GuestOptions,
     chosen: ChosenPlan,
+    sources: [Option<IpAddr>; 2],
     resolv: Resolv,
     published: Vec<Published>,
     forwards: Vec<GuestForward>,
@@ -51,7 +52,7 @@ pub(crate) fn config(
         resolvers: resolv.servers,
         host_loopback: host_loopback(&options.host_loopback, &plan),
         mapped_host: options.map_host.clone(),
-        host: host::source_addresses(),
+        host: sources,
         host_addresses: options.host_addresses,
         metadata: options.metadata,
         egress: Egress::new(&options.rules),

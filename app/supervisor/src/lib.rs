@@ -45,7 +45,6 @@ mod control;
 pub mod doctor;
 mod engine;
 mod events;
-pub mod forward;
 mod guest;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
@@ -61,7 +60,7 @@ mod watch;
 pub use options::GuestOptions;
 use pontoon_host_network as host;
 use pontoon_host_network::listeners;
-pub use pontoon_host_network::publish;
+pub use pontoon_host_network::{forward, publish};
 
 use control::{Control, ControlSetup, GuestListeners};
 use engine::Engine;
@@ -124,6 +123,7 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
     let mut config = config::config(
         options,
         host.chosen,
+        host.watch.sources(),
         host.resolv,
         ports.published(),
         forwards.forwards(),
@@ -168,7 +168,6 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
         .map(|proxy| proxy.open(&config.plan))
         .transpose()?;
     refuse_guest(control.as_mut(), &guest)?;
-    let sources = config.host;
     let owned = host.watch.owned().to_vec();
     let (table, read) = (statistics.table(), events.as_ref());
     let setup = engine_setup(options, config, owned, table, read, set_log_level)?;
@@ -200,7 +199,6 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
         guest,
         engine,
         addresses: host.watch,
-        sources,
         guest_route,
         files,
         resolvers: host.resolvers,

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
@@ -19,7 +18,6 @@ use crate::events::Events;
 use crate::guest::attach::Attached;
 use crate::guest::command::InitProcess;
 use crate::guest::route::GuestRoute;
-use crate::host;
 use crate::host::address_watch::AddressWatch;
 use crate::host::file_watch::FileWatch;
 use crate::host::resolv::ResolvWatch;
@@ -48,8 +46,6 @@ pub(crate) struct Watch {
     pub(crate) engine: Engine,
     /// Watch of the host's addresses.
     pub(crate) addresses: AddressWatch,
-    /// The addresses from which the host sends to other hosts: IPv4, IPv6.
-    pub(crate) sources: [Option<IpAddr>; 2],
     /// IPv6 default route in the guest's namespace, if the guest has IPv6.
     pub(crate) guest_route: Option<GuestRoute>,
     /// Watch of files by inotify.
@@ -283,9 +279,7 @@ impl Watch {
                     }
                     self.engine.send(Update::Owned(owned));
                 }
-                let sources = host::source_addresses();
-                if sources != self.sources {
-                    self.sources = sources;
+                if let Some(sources) = changed.sources {
                     self.engine.send(Update::HostAddresses(sources));
                 }
                 if let Some((route, exists)) = self.guest_route.as_mut().zip(changed.ipv6_default) {

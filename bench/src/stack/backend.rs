@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::{NetworkConfig, Selection, StackAddresses};
 use crate::host::Host;
@@ -75,6 +75,7 @@ impl BackendKind {
 #[derive(Clone, Copy)]
 pub(super) enum BackendLink {
     Stream,
+    Packet,
     VhostUser,
 }
 
@@ -96,6 +97,7 @@ impl Backend {
     pub(super) fn find(wanted: &Selection, kind: BackendKind, link: BackendLink) -> Result<Self> {
         let (program, version) = match kind {
             BackendKind::Pontoon => super::pontoon_program(wanted)?,
+            BackendKind::Passt if matches!(link, BackendLink::Packet) => bail!("passt has no packet socket"),
             BackendKind::Passt => super::passt_program(wanted, "passt")?,
         };
         Ok(Self {
@@ -128,16 +130,7 @@ impl Backend {
                 BackendKind::Passt => command.args(["--tcp-ports", &format!("127.0.0.1/{port}")]),
             };
         }
-        let mut helper = super::spawn(&mut command)?;
-        let begun = Instant::now();
-        while !path.exists() {
-            if helper.try_wait()?.is_some() || begun.elapsed() > TIMEOUT {
-                let name = command.get_program().display();
-                anyhow::bail!("{name} does not listen: {}", super::kill_helper(helper));
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(helper)
+        start(&mut command, path)
     }
 
     /// Returns the command that starts the backend, for the report.
@@ -156,12 +149,30 @@ impl Backend {
     fn command_line(&self) -> Vec<&'static str> {
         let (command_line, link) = match (self.kind, self.link) {
             (BackendKind::Pontoon, BackendLink::Stream) => (PONTOON, Some("stream")),
+            (BackendKind::Pontoon, BackendLink::Packet) => (PONTOON, Some("packet")),
             (BackendKind::Pontoon, BackendLink::VhostUser) => (PONTOON, Some("vhost-user")),
-            (BackendKind::Passt, BackendLink::Stream) => (PASST, None),
+            (BackendKind::Passt, BackendLink::Stream | BackendLink::Packet) => (PASST, None),
             (BackendKind::Passt, BackendLink::VhostUser) => (PASST, Some("--vhost-user")),
         };
         command_line.iter().copied().chain(link).collect()
     }
+}
+
+/// Starts a backend, and waits until it listens at `path`.
+///
+/// # Errors
+/// The program cannot be started, or does not listen in time.
+pub(super) fn start(command: &mut Command, path: &Path) -> Result<Child> {
+    let mut helper = super::spawn(command)?;
+    let begun = Instant::now();
+    while !path.exists() {
+        if helper.try_wait()?.is_some() || begun.elapsed() > TIMEOUT {
+            let name = command.get_program().display();
+            bail!("{name} does not listen: {}", super::kill_helper(helper));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(helper)
 }
 
 /// Returns the MTU of the machine's interface in bytes.

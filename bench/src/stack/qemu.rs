@@ -35,7 +35,7 @@ impl Qemu {
     /// Returns QEMU's options for a network interface that the backend at `socket` serves.
     fn interface(&self, socket: &Path) -> Vec<String> {
         match self.link {
-            BackendLink::Stream => pontoon_vm_peer::qemu::stream(socket),
+            BackendLink::Stream | BackendLink::Packet => pontoon_vm_peer::qemu::stream(socket),
             BackendLink::VhostUser => pontoon_vm_peer::qemu::vhost_user(socket, 1),
         }
     }

@@ -1,5 +1,5 @@
 //! Stacks whose guest is a namespace with a tap instead of a virtual machine. A virtio driver carries the tap's
-//! frames to a vhost-user device, or they are sent over a stream socket. This carrier is part of what is measured,
+//! frames to a vhost-user device, or they are sent over a socket. This carrier is part of what is measured,
 //! and the same for every backend.
 //!
 //! With passt, measurements of TCP up must take seconds. passt advertises the server's receive window regardless of
@@ -8,8 +8,10 @@
 //! runs, and would dominate a short one.
 
 use std::ffi::OsString;
+use std::path::Path;
+use std::process::Child;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use super::backend::{self, Backend, BackendKind, BackendLink};
@@ -27,6 +29,8 @@ pub(super) fn find(wanted: &Selection, kind: BackendKind, guest_link: GuestLink)
     let link = match guest_link {
         GuestLink::Driver | GuestLink::BareDriver => BackendLink::VhostUser,
         GuestLink::Stream | GuestLink::LossyStream => BackendLink::Stream,
+        GuestLink::Packet => BackendLink::Packet,
+        GuestLink::Tap => bail!("no backend takes the guest's tap"),
     };
     let backend = Backend::find(wanted, kind, link)?;
     Ok(FoundStack {
@@ -59,27 +63,46 @@ impl Stack for TapGuestStack {
     fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses> {
         let socket = host.sandbox_ns.world_writable_path("machine.sock")?;
         let helper = self.backend.serve(host, config, &socket)?;
-        let mut guest = super::unprivileged("unshare");
-        guest
-            .args(["--user", "--map-root-user", "--net", "--"])
-            .arg(&host.client)
-            .args(command_line(self.guest_link, config))
-            .arg(&socket)
-            .arg("--")
-            .args(program);
-        Ok(StackProcesses {
-            guest: super::spawn(&mut guest)?,
-            helpers: vec![helper],
-        })
+        start(host, self.guest_link, config, &socket, program, helper)
     }
 
     fn command(&self) -> String {
-        format!(
-            "{}; unshare --user --map-root-user --net -- pontoon-bench {} S -- CLIENT",
-            self.backend.command(),
-            command_line(self.guest_link, &NetworkConfig::default()).join(" ")
-        )
+        format!("{}; {}", self.backend.command(), self::command(self.guest_link))
     }
+}
+
+/// Starts a program in a namespace with a tap, behind the backend `helper` at `socket`.
+///
+/// # Errors
+/// It cannot be started.
+pub(super) fn start(
+    host: &Host,
+    guest_link: GuestLink,
+    config: &NetworkConfig,
+    socket: &Path,
+    program: &[OsString],
+    helper: Child,
+) -> Result<StackProcesses> {
+    let mut guest = super::unprivileged("unshare");
+    guest
+        .args(["--user", "--map-root-user", "--net", "--"])
+        .arg(&host.client)
+        .args(command_line(guest_link, config))
+        .arg(socket)
+        .arg("--")
+        .args(program);
+    Ok(StackProcesses {
+        guest: super::spawn(&mut guest)?,
+        helpers: vec![helper],
+    })
+}
+
+/// Returns the command that starts the guest, for the report.
+pub(super) fn command(guest_link: GuestLink) -> String {
+    format!(
+        "unshare --user --map-root-user --net -- pontoon-bench {} S -- CLIENT",
+        command_line(guest_link, &NetworkConfig::default()).join(" ")
+    )
 }
 
 #[cfg(test)]

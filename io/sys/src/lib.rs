@@ -27,6 +27,7 @@ pub mod seqpacket;
 pub mod shared;
 pub mod tcp;
 pub mod timed_write;
+pub mod timer;
 pub mod tun;
 pub mod udp;
 pub mod vhost;

@@ -9,10 +9,8 @@ use pontoon_event::Events;
 use pontoon_link::{Attachment, Link, LinkServer};
 use pontoon_sys::context;
 use pontoon_sys::disabled::Disabled;
+use pontoon_sys::timer::Timer;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
 
 use crate::EngineSetup;
 use crate::messages::EngineChannel;
@@ -28,7 +26,7 @@ pub struct PolledEngine {
     worker: Box<dyn TurnTaker>,
     /// Epoll instance with that of the worker and the timer.
     poll: OwnedFd,
-    timer: OwnedFd,
+    timer: Timer,
     /// True once the worker's loop has ended.
     ended: bool,
 }
@@ -65,8 +63,7 @@ impl PolledEngine {
         attachment.serve(mtu, start)?;
         let worker = worker.ok_or(io::ErrorKind::InvalidInput)?;
         let poll = epoll::create(CreateFlags::CLOEXEC)?;
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let timer = Timer::new()?;
         let data = EventData::new_u64(0);
         epoll::add(&poll, worker.epoll(), data, EventFlags::IN)?;
         epoll::add(&poll, &timer, data, EventFlags::IN)?;
@@ -77,7 +74,7 @@ impl PolledEngine {
             ended: false,
         };
         // The first call finds the frames that are in the link already.
-        engine.set_timer(Some(Duration::ZERO))?;
+        engine.timer.set(Some(Duration::ZERO))?;
         Ok(engine)
     }
 
@@ -92,7 +89,7 @@ impl PolledEngine {
         let wait = self.worker.take_turns(MOST_TURNS);
         match wait {
             Ok(Some(wait)) => {
-                self.set_timer(wait)?;
+                self.timer.set(wait)?;
                 Ok(Dispatched::Runs)
             }
             Ok(None) => {
@@ -112,22 +109,17 @@ impl PolledEngine {
         }
     }
 
-    /// Sets the time after which the descriptor is readable without an event; `None` for none.
-    fn set_timer(&self, wait: Option<Duration>) -> io::Result<()> {
-        let time = |wait: Duration| Timespec {
-            tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: wait.subsec_nanos().into(),
-        };
-        let timer = Itimerspec {
-            it_interval: time(Duration::ZERO),
-            // Zero would disable the timer.
-            it_value: wait.map_or(time(Duration::ZERO), |wait| {
-                time(wait.max(Duration::from_nanos(1)))
-            }),
-        };
-        // Setting the timer also ends its readability.
-        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &timer)?;
-        Ok(())
+    /// Makes the engine's descriptor readable while `other` is, too, until that is closed.
+    ///
+    /// # Errors
+    /// No memory is free.
+    pub fn poll_with(&self, other: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(
+            &self.poll,
+            other,
+            EventData::new_u64(0),
+            EventFlags::IN,
+        )?)
     }
 }
 

@@ -12,8 +12,8 @@ mod queue;
 mod rx;
 mod tx;
 
-pub use bridge::bridge_tap;
-pub use machine::{Machine, Options, QueuePair};
+pub use bridge::{bridge_queues, bridge_tap, configure_tap};
+pub use machine::{GuestQueues, Machine, Options, QueuePair};
 pub use queue::Queue;
 pub use rx::{Received, Rx};
 pub use tx::{Tx, TxLayout};

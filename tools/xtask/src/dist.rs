@@ -1,11 +1,12 @@
 //! `cargo xtask dist`: builds static programs and packages: .deb, .rpm, tarball, separate line tables, a list of the
-//! components (CycloneDX) and SHA256SUMS. `--check` installs them in clean systems, and `--twice` builds them a second
+//! components (CycloneDX) and SHA256SUMS; and packages of the library for C. `--check` installs them in clean systems, and `--twice` builds them a second
 //! time, in another place, and compares the files.
 
 mod archives;
 mod build;
 mod check;
 mod components;
+mod library;
 mod services;
 mod tools;
 mod tree;
@@ -19,10 +20,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{library, step, target, workspace};
+use crate::{step, target, workspace};
 use build::Build;
 
-pub(crate) const USAGE: &str = "cargo xtask dist [--target TARGET]... [--output DIR] [--check] [--twice]";
+pub(crate) const USAGE: &str =
+    "cargo xtask dist [--target TARGET]... [--library] [--output DIR] [--check] [--twice]";
 
 /// Targets for which packages are built: the C library is linked statically.
 const TARGETS: &[Target] = &[
@@ -52,6 +54,8 @@ pub(super) struct Target {
 #[derive(Debug, Default)]
 struct Arguments {
     targets: Vec<&'static Target>,
+    /// True if only the packages of the library for C are built.
+    library: bool,
     output: Option<PathBuf>,
     check: bool,
     twice: bool,
@@ -85,7 +89,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     }
     if arguments.check {
         let crates = "build the packages of the library's crates";
-        passed &= step::run(crates, &mut library::package(true), CRATES)?;
+        passed &= step::run(crates, &mut crate::library::package(true), CRATES)?;
         passed &= check::run(&output, &arguments.targets)?;
     }
     Ok(passed)
@@ -100,12 +104,18 @@ fn parse(arguments: &[String]) -> Result<Arguments> {
                 .targets
                 .push(named(arguments.next().context("--target: no target")?)?),
             "--output" => parsed.output = Some(arguments.next().context("--output: no directory")?.into()),
+            "--library" => parsed.library = true,
             "--check" => parsed.check = true,
             "--twice" => parsed.twice = true,
             other => bail!("unknown argument {other} (try: {USAGE})"),
         }
     }
-    if parsed.targets.is_empty() {
+    if parsed.library {
+        ensure!(
+            parsed.targets.is_empty(),
+            "--library is for this machine's target only"
+        );
+    } else if parsed.targets.is_empty() {
         parsed.targets.extend(TARGETS);
     }
     Ok(parsed)
@@ -136,7 +146,12 @@ fn create(output: &Path) -> Result<()> {
 
 fn is_package(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.starts_with("pontoon") || name == archives::SUMS
+    is_named(&name) || name == archives::SUMS
+}
+
+/// Returns true for the names of packages and of the other files of a build.
+fn is_named(name: &str) -> bool {
+    name.starts_with("pontoon") || name.starts_with("libpontoon")
 }
 
 /// A commit, and the time that the packages contain.

@@ -17,7 +17,7 @@ pub(crate) const USAGE: &str = "cargo xtask library [--debug] [--output DIR] | -
 const CBINDGEN: &str = "0.29.4";
 
 /// Name of the shared library for the dynamic linker, with the version of the interface.
-const SONAME: &str = "libpontoon.so.0";
+pub(crate) const SONAME: &str = "libpontoon.so.0";
 
 /// Libraries of the system that the static library needs.
 const SYSTEM: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"];
@@ -58,20 +58,32 @@ fn build(debug: bool, output: &Path) -> Result<()> {
         .join(if debug { "debug" } else { "release" })
         .join("libpontoon_c.a");
     let (include, lib) = (output.join("include"), output.join("lib"));
-    let configuration = lib.join("pkgconfig");
-    for directory in [&include, &configuration] {
-        fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    }
+    fs::create_dir_all(&include).with_context(|| format!("cannot create {}", include.display()))?;
     fs::copy(header(), include.join("pontoon.h")).context("cannot copy the header")?;
-    fs::copy(&archive, lib.join("libpontoon.a")).context("cannot copy the static library")?;
-    fs::write(configuration.join("pontoon.pc"), pkg_config()).context("cannot write pontoon.pc")?;
+    install_into(&lib, &archive, &pkg_config(RELOCATABLE, "${prefix}/lib"))
+}
+
+/// Links the shared library, and writes it to the directory `lib`, with the static library, from which it is linked, and the file for
+/// pkg-config.
+///
+/// # Errors
+///
+/// The linker fails, or a file cannot be written.
+pub(crate) fn install_into(lib: &Path, archive: &Path, pkg_config: &str) -> Result<()> {
+    let configuration = lib.join("pkgconfig");
+    fs::create_dir_all(&configuration)
+        .with_context(|| format!("cannot create {}", configuration.display()))?;
+    fs::copy(archive, lib.join("libpontoon.a")).context("cannot copy the static library")?;
+    fs::write(configuration.join("pontoon.pc"), pkg_config).context("cannot write pontoon.pc")?;
     let mut link = Command::new("cc");
     link.args(["-shared", "-o"]).arg(lib.join(SONAME));
-    link.arg(format!("-Wl,-soname,{SONAME},-z,defs,-z,now,--gc-sections"));
+    link.arg(format!(
+        "-Wl,-soname,{SONAME},-z,defs,-z,now,--gc-sections,--build-id=sha1"
+    ));
     // rustc would export its own list of symbols.
     link.arg(format!("-Wl,--version-script={}", map().display()));
     link.arg("-Wl,--whole-archive")
-        .arg(&archive)
+        .arg(archive)
         .arg("-Wl,--no-whole-archive");
     link.args(SYSTEM);
     ensure!(
@@ -83,14 +95,17 @@ fn build(debug: bool, output: &Path) -> Result<()> {
     symlink(SONAME, &name).context("cannot link libpontoon.so")
 }
 
-/// Returns the text of the file for pkg-config, which may be moved with the library.
-fn pkg_config() -> String {
+/// The prefix of a file for pkg-config that may be moved with the library.
+pub(crate) const RELOCATABLE: &str = "${pcfiledir}/../..";
+
+/// Returns the text of the file for pkg-config, for libraries in `lib`.
+pub(crate) fn pkg_config(prefix: &str, lib: &str) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let system = SYSTEM.join(" ");
     format!(
-        "prefix=${{pcfiledir}}/../..\n\
+        "prefix={prefix}\n\
          includedir=${{prefix}}/include\n\
-         libdir=${{prefix}}/lib\n\n\
+         libdir={lib}\n\n\
          Name: pontoon\n\
          Description: User-mode networking as a library\n\
          Version: {version}\n\
@@ -101,7 +116,7 @@ fn pkg_config() -> String {
 }
 
 /// Returns the path of the committed header.
-fn header() -> PathBuf {
+pub(crate) fn header() -> PathBuf {
     workspace().join("app/c/include/pontoon.h")
 }
 

@@ -183,15 +183,24 @@ fn misuse_is_an_error() {
     )));
 }
 
+/// A VMM's side of the virtio-net device, and its misuse.
+#[test]
+fn guest_with_a_device_gets_an_arp_reply() {
+    let programs = Programs::new();
+    let program = programs.compile("gcc", "tests/device.c", &["-fsanitize=address,undefined"]);
+    let output = run(&mut Command::new(program));
+    assert_eq!(output, "the gateway is at 02:50\n".repeat(2));
+}
+
+/// Number of networks that a child process starts and stops. By hand, more are an argument of the program.
+const CYCLES: &str = "1000";
+
 /// A child process shows the state after many networks: memory and descriptors do not grow.
 #[test]
 fn networks_leave_nothing_behind() {
     let programs = Programs::new();
-    let output = run(&mut Command::new(programs.compile(
-        "gcc",
-        "tests/cycle.c",
-        &["-O1"],
-    )));
+    let program = programs.compile("gcc", "tests/cycle.c", &["-O1"]);
+    let output = run(Command::new(program).arg(CYCLES));
     let _ = writeln!(std::io::stderr(), "{}", output.trim());
 }
 

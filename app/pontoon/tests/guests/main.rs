@@ -177,6 +177,24 @@ fn guest_in_a_network_namespace() {
     tap::run();
 }
 
+/// The guest reaches a server on the host's loopback by an address of its own.
+#[test]
+fn guest_reaches_a_port_of_the_host_by_a_forward() {
+    const FORWARD: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
+    let (world, builder) = World::new();
+    let port = world.servers.http.port();
+    let builder = builder.allow("10.0.2.100").unwrap();
+    let forward = format!("10.0.2.100:80:127.0.0.1:{port}/tcp");
+    let builder = builder.guest_forward(&forward).unwrap();
+    let (mut network, calls) = builder.frames().unwrap();
+    let mut stack = Stack::new(Calls::new(calls), Ipv4Addr::new(10, 0, 2, 15), GATEWAY);
+    let page = stack.get(SocketAddr::from((FORWARD, 80)), &mut || {
+        network.dispatch().unwrap()
+    });
+    server::check(&page);
+    network.stop().unwrap();
+}
+
 /// Two networks with the same addresses do not affect each other.
 #[test]
 fn two_networks_in_one_process() {

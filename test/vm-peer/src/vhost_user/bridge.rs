@@ -21,8 +21,22 @@ const BURST: usize = 64;
 /// Timeout of a wait for frames, after which the stop flag is checked.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Copies frames between `tap` and `pairs` until `stop` is set or the device disconnects, with the negotiated
-/// offloads. Each burst from the tap uses the next pair, as the bursts of a thread do that moves between CPUs.
+/// Copies frames between `tap` and `pairs` until `stop` is set or the device of `machine` disconnects, with the negotiated
+/// offloads. See [`bridge_queues`].
+///
+/// # Errors
+/// Those of [`bridge_queues`].
+pub fn bridge_tap(
+    tap: impl AsFd,
+    machine: &Machine,
+    pairs: Vec<QueuePair>,
+    stop: &AtomicBool,
+) -> Result<(), Error> {
+    bridge_queues(tap, machine.features(), pairs, || machine.is_connected(), stop)
+}
+
+/// Copies frames between `tap` and `pairs` until `stop` is set or `is_connected` returns false, with the offloads of `features`.
+/// Each burst from the tap uses the next pair, as the bursts of a thread do that moves between CPUs.
 ///
 /// The tap must be non-blocking and have IFF_VNET_HDR. The receive buffers must be large enough for the largest
 /// frame.
@@ -32,18 +46,19 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Panics
 /// `pairs` is empty.
-pub fn bridge_tap(
+pub fn bridge_queues(
     tap: impl AsFd,
-    machine: &Machine,
+    features: u64,
     pairs: Vec<QueuePair>,
+    is_connected: impl Fn() -> bool + Sync,
     stop: &AtomicBool,
 ) -> Result<(), Error> {
     let tap = tap.as_fd();
-    configure_tap(tap, pairs[0].tx.header(), machine.features())?;
+    configure_tap(tap, pairs[0].tx.header(), features)?;
     let (rxs, txs): (Vec<_>, Vec<_>) = pairs.into_iter().map(|QueuePair { rx, tx }| (rx, tx)).unzip();
     let over = &AtomicBool::new(false);
     let should_continue =
-        &|| !stop.load(Ordering::Relaxed) && !over.load(Ordering::Relaxed) && machine.is_connected();
+        &|| !stop.load(Ordering::Relaxed) && !over.load(Ordering::Relaxed) && is_connected();
     thread::scope(|scope| {
         let ends = move |result| {
             over.store(true, Ordering::Relaxed);
@@ -146,8 +161,11 @@ const NEEDS_CSUM: u8 = 1;
 /// The flag VIRTIO_NET_HDR_F_DATA_VALID of `virtio_net_hdr` (virtio 1.2, section 5.1.6).
 const DATA_VALID: u8 = 2;
 
-/// Sets the length of the tap's header to that of the queues, and the tap's offloads to those of the device.
-fn configure_tap(tap: BorrowedFd<'_>, header: usize, features: u64) -> io::Result<()> {
+/// Sets the length of the tap's header, and its offloads to those of the virtio features.
+///
+/// # Errors
+/// The descriptor is not a queue of a tap, or the kernel lacks an offload.
+pub fn configure_tap(tap: BorrowedFd<'_>, header: usize, features: u64) -> io::Result<()> {
     let header = header as libc::c_int;
     // SAFETY: TUNSETVNETHDRSZ reads one int, which `header` is.
     check(unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const header) })?;

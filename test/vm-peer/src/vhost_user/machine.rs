@@ -42,6 +42,51 @@ pub struct Machine {
     features: u64,
 }
 
+/// Memory of a guest, and the driver's queues in it. No buffer is available to the device yet ([`Rx::refill`]).
+pub struct GuestQueues {
+    /// The memory.
+    pub memory: Arc<GuestMemoryMmap>,
+    file: Arc<File>,
+    /// The queues.
+    pub pairs: Vec<QueuePair>,
+}
+
+impl GuestQueues {
+    /// Allocates memory for the queues of `options`, which use `features`.
+    ///
+    /// # Errors
+    /// Out of memory or descriptors.
+    pub fn allocate(features: u64, options: &Options) -> Result<Self, Error> {
+        let mut maps = Vec::new();
+        let mut end = BASE;
+        for _ in 0..options.pairs {
+            let map = PairMap::new(end, options);
+            end = map.end;
+            maps.push(map);
+        }
+        let (file, memory) = allocate(end - BASE)?;
+        let memory = Arc::new(memory);
+        let ring = pontoon_ring::Features {
+            event_idx: features & EVENT_IDX != 0,
+            indirect: features & INDIRECT != 0,
+        };
+        let header = if features & (VERSION_1 | MRG_RXBUF) != 0 {
+            12
+        } else {
+            10
+        };
+        let mergeable = features & MRG_RXBUF != 0;
+        let mut pairs = Vec::new();
+        for map in &maps {
+            let queue = |layout| Queue::new(memory.clone(), layout, ring);
+            let rx = Rx::new(queue(map.rx)?, map.buffers, options.buffer, header, mergeable);
+            let tx = Tx::new(queue(map.tx)?, map.places, header);
+            pairs.push(QueuePair { rx, tx });
+        }
+        Ok(Self { memory, file, pairs })
+    }
+}
+
 /// A receive and a transmit queue of the driver.
 #[derive(Debug)]
 pub struct QueuePair {
@@ -82,44 +127,23 @@ impl Machine {
         }
         frontend.set_features(features)?;
 
-        let mut maps = Vec::new();
-        let mut end = BASE;
-        for _ in 0..options.pairs {
-            let map = PairMap::new(end, options);
-            end = map.end;
-            maps.push(map);
-        }
-        let (file, memory) = allocate(end - BASE)?;
+        let GuestQueues { memory, file, pairs } = GuestQueues::allocate(features, options)?;
         let mut machine = Self {
             frontend,
             socket,
-            memory: Arc::new(memory),
+            memory,
             file,
             features,
         };
         machine.share_memory()?;
-        let ring = pontoon_ring::Features {
-            event_idx: features & EVENT_IDX != 0,
-            indirect: features & INDIRECT != 0,
-        };
-        let header = if features & (VERSION_1 | MRG_RXBUF) != 0 {
-            12
-        } else {
-            10
-        };
-        let mergeable = features & MRG_RXBUF != 0;
-        let mut pairs = Vec::new();
-        for (first, map) in (0..).step_by(2).zip(&maps) {
-            let queue = |layout| Queue::new(machine.memory.clone(), layout, ring);
-            let rx = Rx::new(queue(map.rx)?, map.buffers, options.buffer, header, mergeable);
-            let tx = Tx::new(queue(map.tx)?, map.places, header);
-            let mut pair = QueuePair { rx, tx };
+        let mut started = Vec::new();
+        for (first, mut pair) in (0..).step_by(2).zip(pairs) {
             machine.start(first, &pair.rx.queue, 0)?;
             machine.start(first + 1, &pair.tx.queue, 0)?;
             pair.rx.refill(usize::MAX)?;
-            pairs.push(pair);
+            started.push(pair);
         }
-        Ok((machine, pairs))
+        Ok((machine, started))
     }
 
     /// Returns true if the device is connected.

@@ -131,9 +131,17 @@ impl Queue {
             .expect("buffers are in memory")
     }
 
+    /// Returns copies of the kick and the call descriptor.
+    ///
+    /// # Errors
+    /// No descriptor is free.
+    pub fn descriptors(&self) -> io::Result<[OwnedFd; 2]> {
+        Ok([self.kick.try_clone()?, self.call.try_clone()?])
+    }
+
     /// Returns the kick and the call descriptor for rust-vmm's front-end.
     pub(crate) fn events(&self) -> io::Result<[EventFd; 2]> {
-        Ok([to_event_fd(&self.kick)?, to_event_fd(&self.call)?])
+        Ok(self.descriptors()?.map(to_event_fd))
     }
 }
 
@@ -144,8 +152,7 @@ impl AsFd for Queue {
     }
 }
 
-fn to_event_fd(event: &OwnedFd) -> io::Result<EventFd> {
-    let copy = event.try_clone()?.into_raw_fd();
+fn to_event_fd(event: OwnedFd) -> EventFd {
     // SAFETY: the descriptor is an eventfd without another owner: `into_raw_fd` released it.
-    Ok(unsafe { EventFd::from_raw_fd(copy) })
+    unsafe { EventFd::from_raw_fd(event.into_raw_fd()) }
 }

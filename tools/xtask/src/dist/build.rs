@@ -72,39 +72,52 @@ impl Build {
             &toolchain.programs,
         )?;
         let flags = self.flags(&toolchain, &linker)?;
-        let mut cargo = self.cargo();
-        cargo
-            .args([
-                "build",
-                "--locked",
-                "--package",
-                "pontoon-cli",
-                "--profile",
-                PROFILE,
-            ])
-            .args(["--target", target.triple])
-            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
-            .env(variable, linker);
+        let mut cargo = self.compile("pontoon-cli", target, &flags);
+        cargo.env(variable, linker);
         if !step::run(&format!("build for {}", target.triple), &mut cargo, LIMIT)? {
             bail!("cannot build for {}", target.triple);
         }
         let built = self.directory(target).join("pontoon");
-        let objcopy = toolchain.programs.join("rust-objcopy");
-        let objcopy = |arguments: &[&str], from: &Path, to: &Path| {
-            let mut command = self.command(&objcopy.to_string_lossy());
-            output_of({
-                command.args(arguments).args([from, to]);
-                command
-            })
-        };
-        objcopy(
+        fs::copy(&built, program).with_context(|| format!("cannot copy {}", built.display()))?;
+        self.strip(&["--strip-all"], program, debug)
+    }
+
+    /// Builds the static library for C programs, and returns its path. It is not linked.
+    pub(super) fn library(&self, target: &Target) -> Result<PathBuf> {
+        let flags = self.flags(&Toolchain::find()?, "cc")?;
+        let mut cargo = self.compile("pontoon-c", target, &flags);
+        if !step::run("build the library for C", &mut cargo, LIMIT)? {
+            bail!("cannot build the library for C");
+        }
+        Ok(self.directory(target).join("libpontoon_c.a"))
+    }
+
+    fn compile(&self, package: &str, target: &Target, flags: &[String]) -> Command {
+        let mut cargo = self.cargo();
+        cargo
+            .args(["build", "--locked", "--package", package, "--profile", PROFILE])
+            .args(["--target", target.triple])
+            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+        cargo
+    }
+
+    /// Removes symbols and line tables from a program or shared library by the options `what`, and writes them to `debug`.
+    pub(super) fn strip(&self, what: &[&str], file: &Path, debug: &Path) -> Result<()> {
+        self.objcopy(
             &["--only-keep-debug", "--compress-debug-sections=zlib"],
-            &built,
+            file,
             debug,
         )?;
         let link = format!("--add-gnu-debuglink={}", debug.display());
-        objcopy(&["--strip-all", &link], &built, program)?;
-        Ok(())
+        self.objcopy(&[what, &[&link]].concat(), file, file)
+    }
+
+    /// Runs objcopy of the Rust toolchain.
+    pub(super) fn objcopy(&self, arguments: &[&str], from: &Path, to: &Path) -> Result<()> {
+        let objcopy = Toolchain::find()?.programs.join("rust-objcopy");
+        let mut command = self.command(&objcopy.to_string_lossy());
+        command.args(arguments).args([from, to]);
+        output_of(command).map(drop)
     }
 
     /// Returns the flags for rustc: paths of this machine are replaced, and the program has a build id.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::{Target, archives, output_of, services};
+use super::{Target, archives, library, output_of, services};
 use crate::{packages, step, target, workspace};
 
 /// Programs that the checks execute, and their Debian packages.
@@ -39,8 +39,10 @@ const SYSTEMS: &[System] = &[
     },
 ];
 
-/// Script that runs in a clean system, and the one that enters it.
+/// Scripts that run in a clean system for the program and for the library, their functions, and the one that enters it.
 const SCRIPT: &str = include_str!("check.sh");
+const LIBRARY_SCRIPT: &str = include_str!("library.sh");
+const COMMON: &str = include_str!("common.sh");
 const ENTER: &str = include_str!("enter.sh");
 
 const LIMIT: Duration = Duration::from_secs(15 * 60);
@@ -74,7 +76,17 @@ pub(super) fn run(output: &Path, targets: &[&'static Target]) -> Result<bool> {
         check(format!("{name}: components"), components(&output, target));
     }
     let native = archives::native()?;
-    if targets.iter().any(|target| target.triple == native.triple) {
+    let has_native = targets.iter().any(|target| target.triple == native.triple);
+    if has_native || targets.is_empty() {
+        check("library: files".to_owned(), library::check(&output, &scratch));
+        for system in SYSTEMS {
+            check(
+                format!("library in {}", system.name),
+                library_in_system(&output, system, &scratch),
+            );
+        }
+    }
+    if has_native {
         for system in SYSTEMS {
             check(
                 format!("packages in {}", system.name),
@@ -105,27 +117,9 @@ fn files(output: &Path, target: &Target, scratch: &Path) -> Result<()> {
         let _ = fs::remove_dir_all(directory);
         fs::create_dir_all(directory)?;
     }
-    let mut extract = Command::new("dpkg-deb");
-    extract
-        .arg("--extract")
-        .arg(archives::deb_path(output, target))
-        .arg(&deb);
-    output_of(extract)?;
-    let mut cpio = Command::new("sh");
-    cpio.args([
-        "-ec",
-        "rpm2cpio \"$0\" | cpio --extract --make-directories --quiet",
-    ])
-    .arg(archives::rpm_path(output, target))
-    .current_dir(&rpm);
-    output_of(cpio)?;
-    let mut unpack = Command::new("tar");
-    unpack
-        .args(["--extract", "--strip-components=1", "--directory"])
-        .arg(&tar)
-        .arg("--file")
-        .arg(output.join(format!("{}.tar.gz", archives::name(target))));
-    output_of(unpack)?;
+    unpack_deb(&archives::deb_path(output, target), &deb)?;
+    unpack_rpm(&archives::rpm_path(output, target), &rpm)?;
+    unpack_tar(&output.join(format!("{}.tar.gz", archives::name(target))), &tar)?;
 
     // zsh has another directory in Debian, whose packages have a file with the copyright.
     let only_deb = [
@@ -159,14 +153,47 @@ fn files(output: &Path, target: &Target, scratch: &Path) -> Result<()> {
         &program,
         &output.join(format!("{}.debug", archives::name(target))),
     )?;
+    has_no_paths(&content)?;
+    runs(&program, target)
+}
+
+/// Checks that a file contains no path of this machine.
+pub(super) fn has_no_paths(content: &[u8]) -> Result<()> {
     for path in [workspace().canonicalize()?, super::build::cargo_home()?] {
         let path = path.display().to_string();
         ensure!(
             !content.windows(path.len()).any(|part| part == path.as_bytes()),
-            "the program contains the path {path}"
+            "it contains the path {path}"
         );
     }
-    runs(&program, target)
+    Ok(())
+}
+
+pub(super) fn unpack_deb(package: &Path, to: &Path) -> Result<()> {
+    let mut extract = Command::new("dpkg-deb");
+    extract.arg("--extract").args([package, to]);
+    output_of(extract).map(drop)
+}
+
+pub(super) fn unpack_rpm(package: &Path, to: &Path) -> Result<()> {
+    let mut cpio = Command::new("sh");
+    cpio.args([
+        "-ec",
+        "rpm2cpio \"$0\" | cpio --extract --make-directories --quiet",
+    ])
+    .arg(package)
+    .current_dir(to);
+    output_of(cpio).map(drop)
+}
+
+pub(super) fn unpack_tar(archive: &Path, to: &Path) -> Result<()> {
+    let mut unpack = Command::new("tar");
+    unpack
+        .args(["--extract", "--strip-components=1", "--directory"])
+        .arg(to)
+        .arg("--file")
+        .arg(archive);
+    output_of(unpack).map(drop)
 }
 
 /// Returns the paths of all files below a directory.
@@ -249,14 +276,37 @@ fn components(output: &Path, target: &Target) -> Result<()> {
 
 /// Installs, uses and removes the packages in a clean system.
 fn in_system(output: &Path, target: &Target, system: &System, scratch: &Path) -> Result<()> {
+    let files = [
+        (archives::deb_path(output, target), "pontoon.deb"),
+        (archives::rpm_path(output, target), "pontoon.rpm"),
+    ];
+    run_in(system, &files, SCRIPT, scratch)
+}
+
+/// Installs the library in a clean system, and compiles and runs a program with it.
+fn library_in_system(output: &Path, system: &System, scratch: &Path) -> Result<()> {
+    let target = library::native()?;
+    let [deb, deb_dev] = library::deb_paths(output, target);
+    let [rpm, rpm_devel] = library::rpm_paths(output, target);
+    let files = [
+        (deb, "libpontoon0.deb"),
+        (deb_dev, "libpontoon-dev.deb"),
+        (rpm, "libpontoon.rpm"),
+        (rpm_devel, "libpontoon-devel.rpm"),
+    ];
+    run_in(system, &files, LIBRARY_SCRIPT, scratch)
+}
+
+/// Runs a script in a clean system, which has `files` in its directory.
+fn run_in(system: &System, files: &[(PathBuf, &str)], script: &str, scratch: &Path) -> Result<()> {
     let root = system.unpack(scratch)?;
     let inside = root.join("check");
     fs::create_dir_all(&inside)?;
-    let deb = archives::deb_path(output, target);
-    let rpm = archives::rpm_path(output, target);
-    fs::copy(&deb, inside.join("pontoon.deb"))?;
-    fs::copy(&rpm, inside.join("pontoon.rpm"))?;
-    fs::write(inside.join("check.sh"), SCRIPT)?;
+    for (from, to) in files {
+        fs::copy(from, inside.join(to)).with_context(|| format!("cannot copy {}", from.display()))?;
+    }
+    fs::write(inside.join("common.sh"), COMMON)?;
+    fs::write(inside.join("check.sh"), script)?;
     fs::write(inside.join("enter.sh"), ENTER)?;
     let _ = fs::remove_file(root.join("etc/resolv.conf"));
     fs::copy("/etc/resolv.conf", root.join("etc/resolv.conf"))?;

@@ -1,24 +1,5 @@
-# Checks of `cargo xtask dist --check` in a clean system. It prints the name of each check, and stops at the first one that
-# fails.
-set -e
-export LC_ALL=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-export DEBIAN_FRONTEND=noninteractive
-cd /
-apt='apt-get --quiet=2 --option APT::Sandbox::User=root --option Binary::apt-get::APT::Keep-Downloaded-Packages=true'
-
-last='preparation'
-trap '[ $? = 0 ] || echo "failed: $last"' EXIT
-
-check() {
-    last=$*
-    echo "  $last"
-}
-
-# Lists files and directories except the state of package managers.
-list() {
-    find / -xdev \( -path /check -o -path /run -o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/cache -o -path /var/log \
-        -o -path /var/lib/rpm -o -path /tmp -o -path /root/.rpmdb \) -prune -o -print | sort
-}
+# Checks of `cargo xtask dist --check` in a clean system.
+. /check/common.sh
 
 as_user() {
     setpriv --reuid user --regid user --clear-groups --reset-env "$@"
@@ -77,13 +58,6 @@ use() {
     pontoon compat install /check/bin >/check/output
     /check/bin/slirp4netns --version | grep -q pontoon
     rm -r /check/bin
-}
-
-# Fails if a file was added or removed since the list was made.
-unchanged() {
-    check "$1: nothing is left"
-    list >/check/after
-    diff /check/before /check/after
 }
 
 useradd --create-home --shell /bin/sh user

@@ -16,15 +16,35 @@ const STEM: &str = "pontoon-components";
 /// Notices of the libraries that the toolchain links: musl, and Rust's standard library.
 const TOOLCHAIN: &str = "dist/licences/toolchain.txt";
 
+/// A package of the workspace from which something is built, and its directory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Built {
+    pub(super) package: &'static str,
+    pub(super) directory: &'static str,
+}
+
+/// The program.
+pub(super) const PROGRAM: Built = Built {
+    package: "pontoon-cli",
+    directory: "app/cli",
+};
+
+/// The library for C.
+pub(super) const LIBRARY: Built = Built {
+    package: "pontoon-c",
+    directory: "app/c",
+};
+
 /// Returns the list of components in JSON. Paths of this machine are replaced.
-pub(super) fn list(build: &Build, target: &Target) -> Result<String> {
+pub(super) fn list(build: &Build, target: &Target, built: Built) -> Result<String> {
+    let directory = built.directory;
     let mut command = build.cargo();
     command
         .args(["cyclonedx", "-qq", "--format", "json", "--spec-version", "1.5"])
         .args(["--target", target.triple, "--override-filename", STEM])
-        .args(["--manifest-path", "app/cli/Cargo.toml"]);
+        .args(["--manifest-path", &format!("{directory}/Cargo.toml")]);
     output_of(command)?;
-    let written = build.source.join(format!("app/cli/{STEM}.json"));
+    let written = build.source.join(format!("{directory}/{STEM}.json"));
     let list = fs::read_to_string(&written).with_context(|| format!("cannot read {}", written.display()));
     // It also writes lists of the other packages of the workspace.
     for manifest in members(build)? {
@@ -51,12 +71,12 @@ fn metadata(build: &Build, arguments: &[&str]) -> Result<Value> {
     serde_json::from_str(&output_of(command)?).context("cargo metadata printed invalid JSON")
 }
 
-/// Returns the texts of the licences of all crates in the program, each with the crates to which it applies.
-pub(super) fn licences(build: &Build, target: &Target) -> Result<String> {
+/// Returns the texts of the licences of all crates in what is built, each with the crates to which it applies.
+pub(super) fn licences(build: &Build, target: &Target, built: Built) -> Result<String> {
     let metadata = metadata(build, &["--filter-platform", target.triple])?;
     let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut all = String::from("Components of the program that are not part of Pontoon:\n\n");
-    for package in linked(&metadata) {
+    for package in linked(&metadata, built.package) {
         let field = |name: &str| package[name].as_str().unwrap_or_default();
         let (name, licence) = (
             format!("{} {}", field("name"), field("version")),
@@ -83,9 +103,9 @@ pub(super) fn licences(build: &Build, target: &Target) -> Result<String> {
     Ok(all)
 }
 
-/// Returns the packages of other projects whose code is in the program: dependencies of `pontoon-cli` that are neither for
-/// tests nor for the build.
-fn linked(metadata: &Value) -> Vec<&Value> {
+/// Returns the packages of other projects whose code is linked: dependencies of `package` that are neither for tests nor for the
+/// build.
+fn linked<'m>(metadata: &'m Value, package: &str) -> Vec<&'m Value> {
     let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
     let mut dependencies: HashMap<String, Vec<String>> = HashMap::new();
     for node in list(&metadata["resolve"]["nodes"]) {
@@ -101,7 +121,7 @@ fn linked(metadata: &Value) -> Vec<&Value> {
         dependencies.insert(node["id"].as_str().unwrap_or_default().to_owned(), linked);
     }
     let packages: Vec<&Value> = metadata["packages"].as_array().into_iter().flatten().collect();
-    let start = packages.iter().find(|package| package["name"] == "pontoon-cli");
+    let start = packages.iter().find(|one| one["name"] == package);
     let mut waiting: Vec<String> = start
         .and_then(|package| package["id"].as_str())
         .map(str::to_owned)
@@ -175,7 +195,7 @@ mod tests {
                 {"id": "b", "deps": [{"pkg": "c", "dep_kinds": [{"kind": null}]}]},
             ]},
         });
-        let names: Vec<_> = linked(&metadata)
+        let names: Vec<_> = linked(&metadata, "pontoon-cli")
             .iter()
             .map(|package| package["name"].clone())
             .collect();

@@ -24,6 +24,7 @@ fn all_targets_are_built_unless_some_are_named() {
         triples("--target aarch64-unknown-linux-musl"),
         ["aarch64-unknown-linux-musl"]
     );
+    assert!(triples("--library").is_empty());
 }
 
 #[test]
@@ -31,6 +32,10 @@ fn unknown_targets_and_options_are_refused_in_one_line() {
     assert_eq!(
         refused("--target riscv64gc-unknown-linux-gnu"),
         "no packages for target riscv64gc-unknown-linux-gnu (try: x86_64-unknown-linux-musl, aarch64-unknown-linux-musl)"
+    );
+    assert_eq!(
+        refused("--library --target aarch64-unknown-linux-musl"),
+        "--library is for this machine's target only"
     );
     assert!(refused("--target").starts_with("--target: no target"));
     assert!(refused("--output").starts_with("--output: no directory"));
@@ -54,7 +59,12 @@ fn output_directory_that_cannot_be_written_is_an_error_in_one_line() {
 #[test]
 fn only_packages_are_removed_from_the_output_directory() {
     let directory = tempfile::tempdir().unwrap();
-    for name in ["pontoon_0.1.0-1_amd64.deb", "SHA256SUMS", "notes"] {
+    for name in [
+        "pontoon_0.1.0-1_amd64.deb",
+        "libpontoon0_0.1.0-1_amd64.deb",
+        "SHA256SUMS",
+        "notes",
+    ] {
         fs::write(directory.path().join(name), "").unwrap();
     }
     create(directory.path()).unwrap();

@@ -24,10 +24,12 @@ const LIMIT: Duration = Duration::from_secs(15 * 60);
 /// An installation fails.
 pub(super) fn install_missing(targets: &[&Target]) -> Result<()> {
     let mut steps = Vec::new();
-    let mut add = Command::new("rustup");
-    add.args(["target", "add"]).current_dir(workspace());
-    add.args(targets.iter().map(|target| target.triple));
-    steps.push(("install Rust for the targets of packages".to_owned(), add));
+    if !targets.is_empty() {
+        let mut add = Command::new("rustup");
+        add.args(["target", "add"]).current_dir(workspace());
+        add.args(targets.iter().map(|target| target.triple));
+        steps.push(("install Rust for the targets of packages".to_owned(), add));
+    }
     for (subcommand, package) in SUBCOMMANDS {
         if !step::succeeds(&mut cargo(&[subcommand, "--help"])) {
             steps.push((format!("install {package}"), install(package)));

@@ -113,25 +113,8 @@ impl Tree {
         ] {
             copy(&from, &top.join(to))?;
         }
-        let mut tar = build.command("tar");
-        tar.args([
-            "--create",
-            "--sort=name",
-            "--owner=0",
-            "--group=0",
-            "--numeric-owner",
-        ])
-        .args([
-            "--format=ustar",
-            "--mode=u=rwX,go=rX",
-            "--use-compress-program=gzip -9n",
-        ])
-        .arg(format!("--mtime=@{}", build.epoch))
-        .arg("--directory")
-        .arg(&scratch)
-        .arg("--file")
-        .arg(output)
-        .arg(name);
+        let mut tar = tar(build, output);
+        tar.arg("--directory").arg(&scratch).arg(name);
         output_of(tar)?;
         Ok(())
     }
@@ -149,6 +132,27 @@ impl Tree {
         make_parent(&to)?;
         fs::write(&to, text).with_context(|| format!("cannot write {}", to.display()))
     }
+}
+
+/// Returns the command that writes a compressed tarball, without the names of its entries.
+pub(super) fn tar(build: &Build, output: &Path) -> Command {
+    let mut tar = build.command("tar");
+    tar.args([
+        "--create",
+        "--sort=name",
+        "--owner=0",
+        "--group=0",
+        "--numeric-owner",
+    ])
+    .args([
+        "--format=ustar",
+        "--mode=u=rwX,go=rX",
+        "--use-compress-program=gzip -9n",
+    ])
+    .arg(format!("--mtime=@{}", build.epoch))
+    .arg("--file")
+    .arg(output);
+    tar
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {

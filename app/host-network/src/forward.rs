@@ -140,7 +140,7 @@ fn merged(mut ranges: Vec<PortRange>) -> Vec<PortRange> {
 
 /// Set of guest forwards.
 #[derive(Debug)]
-pub(crate) struct Forwards {
+pub struct Forwards {
     plan: AddressPlan,
     /// Values that name their ports, each with its forwards.
     named: Vec<(Forward, Vec<GuestForward>)>,
@@ -152,13 +152,13 @@ pub(crate) struct Forwards {
 
 /// Result of a change of the guest forwards.
 #[derive(Debug, Default)]
-pub(crate) struct ForwardChanges {
+pub struct ForwardChanges {
     /// Values that are new.
-    pub(crate) added: Vec<Forward>,
+    pub added: Vec<Forward>,
     /// Values that were removed.
-    pub(crate) removed: Vec<Forward>,
+    pub removed: Vec<Forward>,
     /// Updates to be sent to the engine.
-    pub(crate) updates: Vec<ForwardUpdate>,
+    pub updates: Vec<ForwardUpdate>,
 }
 
 /// Limit on the forwards of all values together, without those of values with `auto`.
@@ -166,7 +166,7 @@ const MOST_FORWARDS: usize = 4_096;
 
 impl Forwards {
     /// Creates an empty set for a guest with these addresses.
-    pub(crate) fn new(plan: AddressPlan) -> Self {
+    pub fn new(plan: AddressPlan) -> Self {
         Self {
             plan,
             named: Vec::new(),
@@ -180,7 +180,7 @@ impl Forwards {
     ///
     /// # Errors
     /// The reason why nothing was changed.
-    pub(crate) fn change(&mut self, remove: &[Forward], add: &[Forward]) -> Result<ForwardChanges, Error> {
+    pub fn change(&mut self, remove: &[Forward], add: &[Forward]) -> Result<ForwardChanges, Error> {
         let mut named = self.named.clone();
         named.retain(|(spec, _)| !remove.contains(spec));
         let mut autos = self.autos.clone();
@@ -291,27 +291,27 @@ impl Forwards {
     }
 
     /// Returns the values that name their ports.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Forward> {
+    pub fn iter(&self) -> impl Iterator<Item = &Forward> {
         self.named.iter().map(|(spec, _)| spec)
     }
 
     /// Returns the values with `auto`, which forward to the ports on which the host listens.
-    pub(crate) fn autos(&self) -> &[Forward] {
+    pub fn autos(&self) -> &[Forward] {
         &self.autos
     }
 
     /// Returns the forwards of values with `auto`.
-    pub(crate) fn found(&self) -> impl Iterator<Item = &GuestForward> {
+    pub fn found(&self) -> impl Iterator<Item = &GuestForward> {
         self.found.iter()
     }
 
     /// Returns true if the host's listening ports have to be scanned.
-    pub(crate) fn needs_scan(&self) -> bool {
+    pub fn needs_scan(&self) -> bool {
         !self.autos.is_empty() || !self.found.is_empty()
     }
 
     /// Returns the forwards of all values that name their ports.
-    pub(crate) fn forwards(&self) -> Vec<GuestForward> {
+    pub fn forwards(&self) -> Vec<GuestForward> {
         self.named
             .iter()
             .flat_map(|(_, forwards)| forwards.clone())
@@ -320,7 +320,7 @@ impl Forwards {
 
     /// Adds forwards to ports on which the host has begun to listen, and removes those on which it does not listen any
     /// more. `own` are ports of the host on which Pontoon itself listens for the guest; they are not forwarded.
-    pub(crate) fn apply_scan(
+    pub fn apply_scan(
         &mut self,
         listeners: &ListenerSet,
         own: &BTreeSet<(Protocol, u16)>,
