@@ -70,6 +70,17 @@ struct RemotePort {
     records: bool,
 }
 
+impl RemotePort {
+    fn new(answer: ConnectResult, script: Script) -> Self {
+        Self {
+            answer,
+            script,
+            proxy: ProxyExchange::default(),
+            records: false,
+        }
+    }
+}
+
 /// Octets at the beginnings of a connection's streams that are those of a handshake with a proxy; the patterns of the streams
 /// begin behind them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -195,13 +206,7 @@ impl SimHost {
     /// reaches that peer; another call of this function permits one more.
     pub fn serve(&mut self, port: u16, answer: ConnectResult, script: Script) {
         self.taken.remove(&port);
-        let remote = RemotePort {
-            answer,
-            script,
-            proxy: ProxyExchange::default(),
-            records: false,
-        };
-        self.remotes.insert(port, remote);
+        self.remotes.insert(port, RemotePort::new(answer, script));
     }
 
     /// As [`Self::serve`], with a peer that is a proxy.
@@ -243,7 +248,7 @@ impl SimHost {
     /// the peer there. `stream` is that of the client with which the connection is joined.
     pub fn serve_inside(&mut self, port: u16, stream: u16, answer: ConnectResult, script: Script) {
         self.guest_ports
-            .insert(port, (stream, RemotePort { answer, script }));
+            .insert(port, (stream, RemotePort::new(answer, script)));
     }
 
     /// Returns how the connections of programs in the guest's network namespace have ended, by stream.
