@@ -322,7 +322,14 @@ fn unresponsive_address(context: &Context) -> Result<()> {
     far.network
         .server()
         .enter(|| ip(&format!("route add blackhole {}/128", dns::AAAA)))?;
-    let line = curl("-w ' %{time_connect}' -o /dev/null", "https://api.test/hello");
+    // The resolver's order of addresses may prefer IPv4 (RFC 6724).
+    let options = format!(
+        "-w ' %{{time_connect}}' -o /dev/null --resolve 'api.test:443:[{}],{}'",
+        dns::AAAA,
+        dns::A
+    );
+    let request = curl(&options, "https://api.test/hello");
+    let line = format!("dig +short api.test A api.test AAAA >/dev/null; {request}");
     let seconds = |rules: &[&str]| -> Result<f64> {
         let (text, _) = far.run(rules, &line)?;
         text.trim().parse().with_context(|| format!("curl prints {text}"))
