@@ -334,15 +334,17 @@ fn unresponsive_address(context: &Context) -> Result<()> {
         let (text, _) = far.run(rules, &line)?;
         text.trim().parse().with_context(|| format!("curl prints {text}"))
     };
-    let (without, with) = (seconds(&[])?, seconds(&["api.test:443/tls"])?);
+    // The least of several times: a busy machine only adds to each.
+    let (mut without, mut with) = (f64::MAX, f64::MAX);
+    for _ in 0..3 {
+        without = without.min(seconds(&[])?);
+        with = with.min(seconds(&["api.test:443/tls"])?);
+    }
     ensure!(
         without > 0.15,
         "without rules, curl connects after {without} s: the address answers"
     );
-    ensure!(
-        (with - without).abs() < 0.2,
-        "{with} s with a rule, {without} s without"
-    );
+    ensure!(with < without + 0.2, "{with} s with a rule, {without} s without");
     Ok(())
 }
 
