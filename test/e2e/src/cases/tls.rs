@@ -322,20 +322,29 @@ fn unresponsive_address(context: &Context) -> Result<()> {
     far.network
         .server()
         .enter(|| ip(&format!("route add blackhole {}/128", dns::AAAA)))?;
-    let line = curl("-w ' %{time_connect}' -o /dev/null", "https://api.test/hello");
+    // The resolver's order of addresses may prefer IPv4 (RFC 6724).
+    let options = format!(
+        "-w ' %{{time_connect}}' -o /dev/null --resolve 'api.test:443:[{}],{}'",
+        dns::AAAA,
+        dns::A
+    );
+    let request = curl(&options, "https://api.test/hello");
+    let line = format!("dig +short api.test A api.test AAAA >/dev/null; {request}");
     let seconds = |rules: &[&str]| -> Result<f64> {
         let (text, _) = far.run(rules, &line)?;
         text.trim().parse().with_context(|| format!("curl prints {text}"))
     };
-    let (without, with) = (seconds(&[])?, seconds(&["api.test:443/tls"])?);
+    // The least of several times: a busy machine only adds to each.
+    let (mut without, mut with) = (f64::MAX, f64::MAX);
+    for _ in 0..3 {
+        without = without.min(seconds(&[])?);
+        with = with.min(seconds(&["api.test:443/tls"])?);
+    }
     ensure!(
         without > 0.15,
         "without rules, curl connects after {without} s: the address answers"
     );
-    ensure!(
-        (with - without).abs() < 0.2,
-        "{with} s with a rule, {without} s without"
-    );
+    ensure!(with < without + 0.2, "{with} s with a rule, {without} s without");
     Ok(())
 }
 
