@@ -102,13 +102,14 @@ fn refusals(context: &Context) -> Result<()> {
     for (behaviour, scheme, reason, error) in CASES {
         let proxy = start(behaviour)?;
         let url = format!("{scheme}://{proxy}");
+        // The timeout is less than the second after which the guest's kernel repeats its SYN.
         let options = [
             "--proxy",
             &url,
             "--audit",
             "/mnt/audit",
             "--connect-timeout",
-            "1s",
+            "500ms",
         ];
         let mut guest = network
             .run()
