@@ -66,11 +66,8 @@ pub(crate) struct NetworkArgs {
     /// Rules from a TOML file: allow = ["TO", ...], deny = ["TO", ...]
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
-    #[arg(
-        long,
-        value_name = "URL",
-        help = "Open TCP connections through a proxy: http://HOST:PORT (CONNECT) or socks5://HOST:PORT"
-    )]
+    /// TCP through a proxy: http://HOST:PORT or socks5://HOST:PORT
+    #[arg(long, value_name = "URL")]
     pub(crate) proxy: Option<String>,
     /// The user name and password at the proxy: a file with USER:PASSWORD
     #[arg(long, hide_short_help = true, value_name = "FILE", requires = "proxy")]
