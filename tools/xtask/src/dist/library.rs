@@ -93,7 +93,13 @@ fn fill(build: &Build, target: &Target, archive: &Path, files: &Path) -> Result<
     let debug = build.directory(target).join(format!("{}.debug", name(target)));
     build.strip(&["--strip-unneeded"], &shared, &debug)?;
     let static_library = lib.join("libpontoon.a");
-    build.objcopy(&["--strip-debug"], &static_library, &static_library)?;
+    // The standard library's objects contain bitcode, for link-time optimisation by rustc.
+    let unused = [
+        "--strip-debug",
+        "--remove-section=.llvmbc",
+        "--remove-section=.llvmcmd",
+    ];
+    build.objcopy(&unused, &static_library, &static_library)?;
 
     let copy = |from: &Path, to: &str| {
         let to = files.join(to);

@@ -34,8 +34,8 @@ check 'deb: removal'
 $apt purge --yes libpontoon0 >/check/log 2>&1 || { cat /check/log; exit 1; }
 unchanged deb
 
-# The directory of libraries in distributions that use rpm, which Debian's linkers do not search.
-mkdir -p /usr/lib64
+# The directories of libraries in distributions that use rpm, which Debian's linkers do not search.
+mkdir -p /usr/lib64/pkgconfig
 list >/check/before
 check 'rpm: installation'
 rpm --install --nodeps /check/libpontoon.rpm /check/libpontoon-devel.rpm 2>/check/error
