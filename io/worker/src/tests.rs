@@ -238,10 +238,25 @@ fn greet(mut guest: UnixStream) -> UnixStream {
     request.extend([10, 0, 2, 15]);
     request.extend([0, 0, 0, 0, 0, 0, 10, 0, 2, 2]);
     guest.write_all(&request).unwrap();
-    let mut reply = [0; 46];
-    guest.read_exact(&mut reply).unwrap();
-    assert_eq!(reply[..4], [0, 0, 0, 42]);
-    assert_eq!(reply[24..36], *[&[0, 2], &OUR_MAC.0[..], &[10, 0, 2, 2]].concat());
+    let mut frame = || {
+        let mut length = [0; 4];
+        guest.read_exact(&mut length).unwrap();
+        let mut frame = vec![0; usize::try_from(u32::from_be_bytes(length)).unwrap()];
+        guest.read_exact(&mut frame).unwrap();
+        frame
+    };
+    // The engine has requested the guest's Ethernet address first.
+    let arp = |operation| [8, 6, 0, 1, 8, 0, 6, 4, 0, operation];
+    let requested = frame();
+    assert_eq!(requested[12..22], arp(1));
+    assert_eq!(requested[38..42], [10, 0, 2, 15]);
+    let reply = loop {
+        let frame = frame();
+        if frame[12..22] == arp(2) {
+            break frame;
+        }
+    };
+    assert_eq!(reply[22..32], *[&OUR_MAC.0[..], &[10, 0, 2, 2]].concat());
     guest
 }
 

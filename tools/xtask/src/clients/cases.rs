@@ -218,7 +218,7 @@ const fn machine(client: Client, library: &'static str, function: &'static str) 
         client,
         library,
         function,
-        deadline: 600,
+        deadline: 900,
     }
 }
 

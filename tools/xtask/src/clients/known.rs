@@ -105,6 +105,10 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         "pasta-options-log-to-file-Maximum-log-size-on-tmpfs-no-FALLOC-FL-COLLAPSE-RANGE",
         LOG,
     ),
+    of_passt("tests_machine", "passt-dhcp-DHCP-DNS", FORWARDER),
+    of_passt("tests_machine", "passt-dhcp-DHCPv6-DNS", FORWARDER),
+    of_passt("tests_machine_vu", "passt-dhcp-DHCP-DNS", FORWARDER),
+    of_passt("tests_machine_vu", "passt-dhcp-DHCPv6-DNS", FORWARDER),
     of_passt("tests_in_ns", "passt-in-ns-setup", HOST_PORT),
     of_passt(
         "tests_in_ns",

@@ -3,7 +3,7 @@ KERNEL_ARGUMENTS='console=ttyS0 quiet panic=-1 mitigations=off'
 
 # Waits until the machine serves pages in another boot than BOOT, and prints the id of the boot.
 booted() {
-    local id end=$((SECONDS + 90))
+    local id end=$((SECONDS + 180))
     until id=$(get "http://127.0.0.1:8080/boot" 2>/dev/null) && [ "$id" != "$1" ]; do
         [ $SECONDS -lt $end ] || { tail -n 3 "$HOME/console" >&2; return 1; }
         sleep 0.2
