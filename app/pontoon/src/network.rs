@@ -148,6 +148,10 @@ impl Network {
             self.send_ports(updates)?;
             return Err(Error::new(ErrorKind::Host, refused));
         }
+        if !changes.closes.is_empty() {
+            self.send_ports(changes.closes)?;
+            self.confirm()?;
+        }
         Ok(())
     }
 

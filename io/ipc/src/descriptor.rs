@@ -20,7 +20,7 @@ impl Descriptor {
     pub fn into_inner(self) -> io::Result<Arc<OwnedFd>> {
         self.0.ok_or_else(|| {
             io::Error::other(
-                "no file descriptor could be passed: the receiver has no free one, or this user has too many in flight",
+                "no file descriptor was passed: too many are open, or too many in flight for this user",
             )
         })
     }

@@ -73,6 +73,9 @@ pub struct PortChanges {
     pub removed: Vec<Publish>,
     /// Updates to be sent to the engine.
     pub port_updates: Vec<PortUpdate>,
+    /// Updates to be sent once the engine has confirmed `port_updates`: the ports to close. Until then a revert needs no
+    /// descriptor, which could be missing.
+    pub closes: Vec<PortUpdate>,
     /// Ports before the change, from which it can be reverted.
     pub undo: PortUndo,
 }
@@ -367,6 +370,7 @@ impl Ports {
             added: added.collect(),
             removed: removed.collect(),
             port_updates: Vec::new(),
+            closes: Vec::new(),
             undo: PortUndo::default(),
         };
         changed.undo.autos_added.clone_from(&changed.added);
@@ -375,9 +379,7 @@ impl Ports {
         for key in gone.into_iter().filter(|key| !new.contains_key(key)) {
             if let Some(port) = self.ports.remove(&key) {
                 changed.removed.push(shown(key, &port));
-                changed
-                    .port_updates
-                    .push(PortUpdate::Close(published(key, port.guest)));
+                changed.closes.push(PortUpdate::Close(published(key, port.guest)));
                 changed.undo.ports.push((key, Some(port), None));
             }
         }
@@ -402,14 +404,15 @@ impl Ports {
         // closed ports' sockets open.
         if changed.undo.added().next().is_none() {
             changed.undo.ports.clear();
+            changed.port_updates.append(&mut changed.closes);
         }
         changed
     }
 
-    /// Reverts a change, except for ports that were changed again since. Returns the updates for the engine: first the
-    /// ports to close, because the engine may need their descriptors for the ports to open.
+    /// Reverts a change of which [`PortChanges::closes`] was not sent, except for ports that were changed again since. Returns
+    /// the updates for the engine.
     pub fn revert(&mut self, undo: &PortUndo) -> Vec<PortUpdate> {
-        let (mut closed, mut others) = (Vec::new(), Vec::new());
+        let mut updates = Vec::new();
         self.autos.retain(|spec| !undo.autos_added.contains(spec));
         for spec in &undo.autos_removed {
             if !self.autos.contains(spec) {
@@ -424,26 +427,21 @@ impl Ports {
             match (was, is) {
                 (None, Some(port)) => {
                     self.ports.remove(&key);
-                    closed.push(PortUpdate::Close(published(key, port.guest)));
+                    updates.push(PortUpdate::Close(published(key, port.guest)));
                 }
                 (Some(port), None) => {
-                    others.push(PortUpdate::Open(
-                        published(key, port.guest),
-                        Arc::clone(&port.socket).into(),
-                    ));
                     self.ports.insert(key, port);
                 }
                 (Some(port), Some(is)) => {
                     if port.guest != is.guest {
-                        others.push(PortUpdate::Redirect(published(key, port.guest)));
+                        updates.push(PortUpdate::Redirect(published(key, port.guest)));
                     }
                     self.ports.insert(key, port);
                 }
                 (None, None) => {}
             }
         }
-        closed.extend(others);
-        closed
+        updates
     }
 
     /// Returns each published port as an option value, except those that are published because of `auto`.

@@ -204,7 +204,7 @@ impl Api {
         }
         let (changed, counts) = self.ports.apply_scan(found, unusable);
         self.auto.counts[0] = counts;
-        if changed.port_updates.is_empty() {
+        if changed.port_updates.is_empty() && changed.closes.is_empty() {
             return None;
         }
         for (what, ports) in [
@@ -214,6 +214,8 @@ impl Api {
             ports.iter().for_each(|port| tracing::debug!("{what}: {port}"));
         }
         publish::send(self, &changed.port_updates);
+        // The guest has closed these ports, whether the others can be opened or not.
+        publish::send(self, &changed.closes);
         Some(changed.undo.added().collect())
     }
 

@@ -48,6 +48,12 @@ impl ConfirmRound {
         self.number
     }
 
+    /// Schedules a round that begins when the results of the last one were used. Returns its number.
+    pub(super) fn schedule(&mut self) -> u64 {
+        self.another = true;
+        self.number + 1
+    }
+
     /// Restarts the current round, if any, because its earlier replies describe the state before a change.
     pub(super) fn restart(&mut self, outbox: &mut Vec<Update>) {
         if let Some(since) = self.since {

@@ -105,25 +105,34 @@ pub(super) fn change(
         removed: changes.removed,
     };
     api.auto.scan_now();
-    if changes.port_updates.is_empty() {
+    if changes.port_updates.is_empty() && changes.closes.is_empty() {
         return Answer::Now(render(api, Ok(changed)));
     }
     send(api, &changes.port_updates);
     let unconfirmed = Rc::new(UnconfirmedChange {
         round: api.confirm_round.next(),
         undo: changes.undo,
-        refusal: OnceCell::new(),
+        closes: changes.closes,
+        outcome: OnceCell::new(),
     });
     api.unconfirmed_ports.push(Rc::clone(&unconfirmed));
     // The workers confirm the update, so that a client that has received the response can rely on every worker.
-    api.end_round(now, move |api, confirmations| {
-        let result = match (confirmations, unconfirmed.refusal.get()) {
-            (Err(Expired), _) => Err(ChangeError::Unconfirmed),
-            (Ok(_), None) => Ok(changed),
-            (Ok(_), Some(why)) => Err(ChangeError::Engine(why.clone())),
+    let round = api.confirm_round.ask(&mut api.outbox, now);
+    let mut rest = Some((render, changed));
+    Answer::Later(Box::new(move |api| {
+        let last = match unconfirmed.outcome.get() {
+            Some(Ok(last)) => *last,
+            Some(Err(why)) => {
+                let (render, _) = rest.take()?;
+                return Some(render(api, Err(ChangeError::Engine(why.clone()))));
+            }
+            None => round,
         };
-        render(api, result)
-    })
+        let result = api.confirm_round.result(last)?.map(|_| ());
+        let (render, changed) = rest.take()?;
+        let result = result.map_err(|Expired| ChangeError::Unconfirmed);
+        Some(render(api, result.map(|()| changed)))
+    }))
 }
 
 /// Change of the published ports that not all workers have confirmed. It outlives the client that requested it: a port that
@@ -133,11 +142,14 @@ pub(super) struct UnconfirmedChange {
     /// Number of the first round of confirmations that includes the change.
     round: u64,
     undo: PortUndo,
-    /// Reason why a worker refused a port of the change; the change is reverted then.
-    refusal: OnceCell<String>,
+    /// Updates that are sent when all workers have confirmed the change.
+    closes: Vec<PortUpdate>,
+    /// Number of the round of confirmations after which the change is complete, or the reason why a worker refused a port of
+    /// the change, which is reverted then.
+    outcome: OnceCell<Result<u64, String>>,
 }
 
-/// Reverts the changes of which a worker refused a port, after all workers have replied in a round of confirmations.
+/// Completes or, if a worker refused a port, reverts the changes, after all workers have replied in a round of confirmations.
 pub(super) fn end_unconfirmed(api: &mut Api) {
     let round = api.confirm_round.number();
     let ended = api
@@ -148,11 +160,19 @@ pub(super) fn end_unconfirmed(api: &mut Api) {
         let Some(Ok(confirmations)) = api.confirm_round.result(change.round) else {
             continue;
         };
-        if let Some(why) = refusal(confirmations, &change.undo) {
-            let port_updates = api.ports.revert(&change.undo);
-            send(api, &port_updates);
-            let _ = change.refusal.set(why);
-        }
+        let outcome = match refusal(confirmations, &change.undo) {
+            Some(why) => {
+                let port_updates = api.ports.revert(&change.undo);
+                send(api, &port_updates);
+                Err(why)
+            }
+            None if change.closes.is_empty() => Ok(change.round),
+            None => {
+                send(api, &change.closes);
+                Ok(api.confirm_round.schedule())
+            }
+        };
+        let _ = change.outcome.set(outcome);
     }
 }
 

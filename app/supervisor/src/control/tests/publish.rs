@@ -82,7 +82,7 @@ fn change_that_a_worker_refuses_is_reverted() {
         panic!("{:?}", fixture.updates);
     };
     fixture.refused = vec![PortError {
-        port: port_updates[1].published(),
+        port: port_updates[0].published(),
         why: "no descriptor".to_owned(),
     }];
     fixture.updates.clear();
@@ -100,10 +100,7 @@ fn change_that_a_worker_refuses_is_reverted() {
         panic!("{:?}", fixture.updates);
     };
     assert!(
-        matches!(
-            port_updates[..],
-            [PortUpdate::Close(_), PortUpdate::Close(_), PortUpdate::Open(..)]
-        ),
+        matches!(port_updates[..], [PortUpdate::Close(_), PortUpdate::Close(_)]),
         "{port_updates:?}"
     );
     // The change of another client is kept.
@@ -120,6 +117,43 @@ fn change_that_a_worker_refuses_is_reverted() {
         r#"{{"published":["127.0.0.1:{old}:80/tcp","127.0.0.2:{new}:80/tcp"],"auto":[],"found":[]}}"#
     );
     assert!(answer.ends_with(&left), "{answer}");
+}
+
+#[test]
+fn ports_are_closed_when_the_workers_have_confirmed_others() {
+    let mut fixture = Fixture::new(1);
+    let client = fixture.client();
+    let [old, new] = [free_port(), free_port()];
+    for (body, confirmed) in [
+        (format!(r#"{{"add": ["127.0.0.1:{old}:80"]}}"#), 1),
+        (
+            format!(r#"{{"remove": ["127.0.0.1:{old}:80"], "add": ["127.0.0.1:{new}:80"]}}"#),
+            2,
+        ),
+        (format!(r#"{{"remove": ["127.0.0.1:{new}:80"]}}"#), 1),
+    ] {
+        send(&client, &post("/v1/publish", &body));
+        fixture.serve();
+        for _ in 0..confirmed {
+            assert_eq!(received(&client).0, "");
+            fixture.confirm(1);
+        }
+        let (answer, _) = received(&client);
+        assert_eq!(status(&answer), "200", "{answer}");
+    }
+    let kinds = fixture.updates.iter().map(|update| match update {
+        Update::Published(updates) => match updates[..] {
+            [PortUpdate::Open(..)] => "open",
+            [PortUpdate::Close(_)] => "close",
+            _ => panic!("{updates:?}"),
+        },
+        Update::Confirm(_) => "confirm",
+        _ => panic!("{update:?}"),
+    });
+    let expected = [
+        "open", "confirm", "open", "confirm", "close", "confirm", "close", "confirm",
+    ];
+    assert_eq!(kinds.collect::<Vec<_>>(), expected);
 }
 
 #[test]
