@@ -113,7 +113,9 @@ fn derivations_pause_for_ten_times_their_cost_after_a_burst() {
 fn many_derived_rules_are_installed_by_several_derivations() {
     let mut relay = relay();
     let mut now = Instant::now();
+    relay.update_derived_rules(now);
     relay.set_kernel_rules(many(2000, "239.2.2.2"));
+    now = relay.next_deadline().unwrap();
     let mut derivations = 0;
     relay.update_derived_rules(now);
     while let Some(due) = relay.next_deadline() {
