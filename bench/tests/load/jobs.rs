@@ -107,6 +107,18 @@ fn published_port_is_connected() {
         let port = listener.local_addr().unwrap().port();
         drop(listener);
         assert_transactions(&results(Job::PublishConnect { address, port }));
+        assert_transactions(&results(Job::PublishRoundTrip { address, port }));
+        for direction in BOTH {
+            for streams in [1, 5] {
+                let job = Job::PublishStream {
+                    address,
+                    port,
+                    direction,
+                    streams,
+                };
+                assert_streamed(&results(job));
+            }
+        }
     }
 }
 
