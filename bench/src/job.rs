@@ -30,6 +30,15 @@ pub enum Job {
     /// TCP connections from the server into the guest: connect to `address`, where the guest's port `port` is
     /// published, one byte to the client and back, close. The server measures the times.
     PublishConnect { address: IpAddr, port: u16 },
+    /// Round trips of one byte over one TCP connection from the server into the guest, as for `PublishConnect`.
+    PublishRoundTrip { address: IpAddr, port: u16 },
+    /// `Stream` over connections from the server into the guest, as for `PublishConnect`.
+    PublishStream {
+        address: IpAddr,
+        port: u16,
+        direction: Direction,
+        streams: u16,
+    },
     /// UDP datagrams of `size` bytes from client to server, at `rate` per second; `None` is as fast as
     /// possible.
     Datagrams { size: u16, rate: Option<f64> },

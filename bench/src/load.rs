@@ -79,7 +79,14 @@ fn perform(client: &mut JobClient) -> Result<(), JobMessage> {
         Job::Hash { direction, bytes } => hash::run(client, direction, bytes),
         Job::RoundTrip => round_trip::run(client),
         Job::Connect { clients } => connect::run(client, clients),
-        Job::PublishConnect { port, .. } => publish::run(client, port),
+        Job::PublishConnect { port, .. } => publish::run_connect(client, port),
+        Job::PublishRoundTrip { port, .. } => publish::run_round_trip(client, port),
+        Job::PublishStream {
+            port,
+            direction,
+            streams,
+            ..
+        } => publish::run_stream(client, port, direction, streams),
         Job::Datagrams { size, rate } => datagrams::run(client, size, rate),
         Job::SegmentedDatagrams { size, segments, gro } => {
             datagrams::run_segmented(client, size, segments, gro)

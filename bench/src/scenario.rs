@@ -13,7 +13,7 @@ mod dns;
 mod icmp_rr;
 mod idle;
 mod idle_flows;
-mod publish_crr;
+mod publish;
 mod rr;
 mod startup;
 mod tcp;
@@ -27,7 +27,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     tcp::DOWN,
     rr::SCENARIO,
     crr::SCENARIO,
-    publish_crr::SCENARIO,
+    publish::UP,
+    publish::DOWN,
+    publish::RR,
+    publish::CRR,
     udp_rate::SCENARIO,
     udp_gso::SCENARIO,
     udp_rr::SCENARIO,

@@ -25,9 +25,11 @@ pub(crate) enum SessionRequest {
     /// Requests the hash of the bytes of the session's single flow. The reply is a checkpoint while the flow
     /// has not ended.
     Hash,
-    /// Requests that the server makes TCP connections into the guest for `duration` (see
-    /// `Job::PublishConnect`).
-    Connect { duration: Duration },
+    /// Requests that the server runs transactions with the guest for `duration` (see `Job::PublishConnect` and
+    /// `Job::PublishRoundTrip`).
+    Transact { duration: Duration },
+    /// Requests that the server opens the connections of `Job::PublishStream`. The reply is a checkpoint.
+    OpenStreams,
 }
 
 /// The load server's reply on the control connection.
@@ -173,10 +175,21 @@ impl ControlConnection {
     ///
     /// # Errors
     /// See [`checkpoint`](Self::checkpoint).
-    pub(crate) fn connect(&mut self, duration: Duration) -> Result<LatencySamples, JobMessage> {
+    pub(crate) fn transact(&mut self, duration: Duration) -> Result<LatencySamples, JobMessage> {
         let limit = duration + self.timeout;
-        match self.request(&SessionRequest::Connect { duration }, limit, 0)? {
+        match self.request(&SessionRequest::Transact { duration }, limit, 0)? {
             SessionReply::Samples(samples) => Ok(samples),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Has the server open the connections of the job `PublishStream`.
+    ///
+    /// # Errors
+    /// The server's message.
+    pub(crate) fn open_streams(&mut self) -> Result<(), JobMessage> {
+        match self.request(&SessionRequest::OpenStreams, self.timeout, 0)? {
+            SessionReply::Checkpoint(_) => Ok(()),
             other => Err(unexpected(&other)),
         }
     }

@@ -1,7 +1,8 @@
 //! The job `RoundTrip`: one byte to the server and back over one TCP connection.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use crate::job::JobMessage;
 
@@ -40,7 +41,12 @@ pub(crate) struct EchoConnection {
 
 impl EchoConnection {
     pub(crate) fn connect(client: &JobClient) -> Result<Self, JobMessage> {
-        let socket = socket::connect(client.at(client.ports().echo), client.timeout())?;
+        Self::open(client.at(client.ports().echo), client.timeout())
+    }
+
+    /// Connects to a socket that echoes bytes.
+    pub(crate) fn open(to: SocketAddr, timeout: Duration) -> Result<Self, JobMessage> {
+        let socket = socket::connect(to, timeout)?;
         socket.set_nodelay(true).map_err(failed)?;
         Ok(Self { socket, exchanged: 0 })
     }

@@ -9,12 +9,16 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::tcp_congestion;
 
-use crate::job::{Job, JobMessage};
+use crate::job::{Direction, Job, JobMessage};
 
 use super::control::{Checkpoint, JsonLines, SessionReply, SessionRequest};
 use super::datagram_counter::DatagramCounter;
+use super::fault::NoFault;
 use super::flow::{BulkFlow, all_moved};
-use super::{connect, descriptors, failed, latency};
+use super::latency::{self, LatencySamples};
+use super::round_trip::EchoConnection;
+use super::server::thread;
+use super::{connect, descriptors, failed, socket, stream};
 
 /// Descriptors of the server process besides those of idle connections.
 const OTHER_DESCRIPTORS: u64 = 1024;
@@ -106,14 +110,56 @@ impl Session {
                     |hash| SessionReply::Hash(hash.to_hex().to_string()),
                 ))
             }
-            SessionRequest::Connect { duration } => {
-                let Job::PublishConnect { address, port } = self.job else {
-                    return Err(failed("this job has no address to connect to"));
-                };
-                let to = SocketAddr::new(address, port);
-                latency::run(*duration, connect::transaction(to, self.timeout)).map(SessionReply::Samples)
+            SessionRequest::Transact { duration } => {
+                let samples = self.transact(*duration)?;
+                Ok(SessionReply::Samples(samples))
+            }
+            SessionRequest::OpenStreams => {
+                self.open_streams()?;
+                Ok(SessionReply::Checkpoint(self.checkpoint_now(0)))
             }
         }
+    }
+
+    /// Runs transactions with the guest through a published port.
+    fn transact(&self, duration: Duration) -> Result<LatencySamples, JobMessage> {
+        match self.job {
+            Job::PublishConnect { address, port } => {
+                let to = SocketAddr::new(address, port);
+                latency::run(duration, connect::transaction(to, self.timeout))
+            }
+            Job::PublishRoundTrip { address, port } => {
+                let mut echo = EchoConnection::open(SocketAddr::new(address, port), self.timeout)?;
+                latency::run(duration, || echo.exchange())
+            }
+            _ => Err(failed("this job has no transactions with the guest")),
+        }
+    }
+
+    /// Opens the bulk connections to the guest through a published port, and starts a thread for each.
+    fn open_streams(&self) -> Result<(), JobMessage> {
+        let Job::PublishStream {
+            address,
+            port,
+            direction,
+            streams,
+        } = self.job
+        else {
+            return Err(failed("this job has no connections to the guest"));
+        };
+        for _ in 0..streams {
+            let socket = socket::connect(SocketAddr::new(address, port), self.timeout)?;
+            let flow = Arc::new(BulkFlow::new(socket));
+            lock(&self.flows).push(Arc::clone(&flow));
+            let work = move || {
+                flow.end(Err(match direction {
+                    Direction::Up => stream::receive::<NoFault>(&flow),
+                    Direction::Down => stream::send::<NoFault>(&flow),
+                }));
+            };
+            thread("serve", work).map_err(failed)?;
+        }
+        Ok(())
     }
 
     fn checkpoint(&self, shared: &ServerState) -> Result<Checkpoint, JobMessage> {
@@ -122,7 +168,7 @@ impl Session {
                 Ok(lock(&shared.datagram_counter).checkpoint())
             }
             Job::IdleFlows { .. } => Ok(self.checkpoint_now(lock(&self.idle).len() as u64)),
-            Job::Stream { streams, .. } => {
+            Job::Stream { streams, .. } | Job::PublishStream { streams, .. } => {
                 let flows = self.flows(streams.into())?;
                 let bytes = all_moved(flows.iter().map(|flow| &**flow), self.timeout)?;
                 Ok(self.checkpoint_now(bytes))

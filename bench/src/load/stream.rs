@@ -59,7 +59,7 @@ pub(crate) fn receive<F: Fault>(flow: &BulkFlow) -> JobMessage {
 
 /// Runs the load client for the job `Stream`.
 pub(crate) fn run(client: &mut JobClient, direction: Direction, streams: u16) -> Result<(), JobMessage> {
-    let mut control = ControlConnection::open(client)?;
+    let control = ControlConnection::open(client)?;
     let port = match direction {
         Direction::Up => client.ports().sink,
         Direction::Down => client.ports().source,
@@ -71,9 +71,19 @@ pub(crate) fn run(client: &mut JobClient, direction: Direction, streams: u16) ->
             Ok(BulkFlow::new(socket))
         })
         .collect::<Result<Vec<_>, JobMessage>>()?;
+    transfer(client, control, direction, &flows)
+}
+
+/// Transfers bulk data over connections of the session, and measures its rate.
+pub(crate) fn transfer(
+    client: &mut JobClient,
+    mut control: ControlConnection,
+    direction: Direction,
+    flows: &[BulkFlow],
+) -> Result<(), JobMessage> {
     std::thread::scope(|scope| {
-        let _ending = FlowCloser(&flows);
-        for flow in &flows {
+        let _ending = FlowCloser(flows);
+        for flow in flows {
             scope.spawn(move || {
                 flow.end(Err(match direction {
                     Direction::Up => send::<NoFault>(flow),
@@ -81,7 +91,7 @@ pub(crate) fn run(client: &mut JobClient, direction: Direction, streams: u16) ->
                 }));
             });
         }
-        measure(client, &mut control, direction, &flows)
+        measure(client, &mut control, direction, flows)
     })
 }
 

@@ -11,6 +11,8 @@ const HEADLINES: &[&str] = &[
     "tcp-up/1/cubic/best",
     "tcp-down/1/cubic/best",
     "crr/1",
+    "publish-up/1/cubic",
+    "publish-down/1/cubic",
     "publish-crr/1",
     "udp-rate/64",
     "blackhole/1000",

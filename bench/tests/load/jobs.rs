@@ -94,19 +94,33 @@ fn connect_has_latencies() {
     }
 }
 
+/// Returns a TCP port that no socket has; `None` if the machine does not have the address.
+fn free_port(address: IpAddr) -> Option<u16> {
+    let listener = TcpListener::bind((address, 0)).ok()?;
+    Some(listener.local_addr().unwrap().port())
+}
+
 #[test]
 fn published_port_is_connected() {
     for address in [LOOPBACK, Ipv6Addr::LOCALHOST.into()] {
-        let Ok(listener) = TcpListener::bind((address, 0)) else {
-            skipped(
-                "published_port_is_connected",
-                &format!("this machine has no {address}"),
-            );
+        // Each job has a port of its own: the connections of the one before may be in TIME-WAIT.
+        let Some(port) = free_port(address) else {
+            let why = format!("this machine has no {address}");
+            skipped("published_port_is_connected", &why);
             continue;
         };
-        let port = listener.local_addr().unwrap().port();
-        drop(listener);
         assert_transactions(&results(Job::PublishConnect { address, port }));
+        let port = free_port(address).unwrap();
+        assert_transactions(&results(Job::PublishRoundTrip { address, port }));
+        for (direction, streams) in BOTH.into_iter().flat_map(|way| [(way, 1), (way, 5)]) {
+            let port = free_port(address).unwrap();
+            assert_streamed(&results(Job::PublishStream {
+                address,
+                port,
+                direction,
+                streams,
+            }));
+        }
     }
 }
 

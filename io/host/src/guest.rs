@@ -268,6 +268,18 @@ mod tests {
     }
 
     #[test]
+    fn used_sockets_of_the_helper_are_refused() {
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = server.local_addr().unwrap();
+        let connected = fresh(AddressFamily::INET);
+        assert!(begin_connect(connected.as_fd(), to).is_ok());
+        assert_eq!(begin_connect(connected.as_fd(), to), Err(Errno::ISCONN));
+        let listening = fresh(AddressFamily::INET);
+        rustix::net::listen(&listening, 1).unwrap();
+        assert_eq!(begin_connect(listening.as_fd(), to), Err(Errno::ISCONN));
+    }
+
+    #[test]
     fn sockets_are_requested_once_and_an_invalid_one_closes_the_channel() {
         let (ours, theirs) = pair().unwrap();
         ioctl_fionbio(&ours, true).unwrap();

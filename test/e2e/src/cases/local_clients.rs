@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -34,6 +35,11 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("local-clients.helper-killed", 60, helper_killed),
         Case::new("local-clients.engine-killed", 60, engine_killed),
         Case::new("local-clients.helper-is-out-of-reach", 30, out_of_reach),
+        Case::new(
+            "local-clients.helper-is-out-of-reach-of-attached",
+            30,
+            out_of_reach_of_attached,
+        ),
         Case::new("local-clients.flows-and-events", 30, flows),
     ]);
     cases.into_iter().map(Case::pontoon_only).collect()
@@ -283,29 +289,71 @@ fn out_of_reach(context: &Context) -> Result<()> {
     let line = format!("for dir in /proc/[0-9]*; do cat $dir/comm; done | grep -c {HELPER}; read end");
     let mut guest = run.shell(&line).spawn()?;
     expect(&guest.line()?, "0")?;
-    let helper = helper()?;
+    has_no_privileges(&helper()?)?;
+    // A process of the guest that sees the host's processes, as with `--attach`.
+    is_untraceable(&helper()?, guest_init(&guest)?)?;
+    end(guest)
+}
+
+/// Tests that root of an attached namespace cannot trace the helper, although it sees the host's processes.
+fn out_of_reach_of_attached(context: &Context) -> Result<()> {
+    let _network = Network::new(context)?;
+    let binary = context
+        .program
+        .binary
+        .as_deref()
+        .context("there is no program under test")?;
+    let line = format!(
+        "unshare --user --map-root-user --net sleep 1000 & holder=$!; sleep 0.3; \
+         {binary} run {options} -p 8080:80 --ready-fd 3 --attach $holder 3>/dev/null & ours=$!; \
+         echo $holder; read end; kill $holder; wait $ours",
+        options = context.program.options.join(" "),
+    );
+    // Program and namespace have the same user.
+    let mut shell = match context.program.drop_privileges {
+        true => {
+            let mut shell = Command::new("unshare");
+            shell.args(["--user", "--map-user=1000", "--map-group=1000", "--", "sh"]);
+            shell
+        }
+        false => Command::new("sh"),
+    };
+    let shell = shell.args(["-c", &line]).stdin(Stdio::piped());
+    let mut shell = RunningProgram::of(shell.stdout(Stdio::piped()).spawn()?)?;
+    let holder = shell.line()?.parse()?;
+    let has_helper = || Ok(helper().is_ok_and(|helper| has_no_privileges(&helper).is_ok()));
+    process::wait_until("a helper runs", Duration::from_secs(5), has_helper)?;
+    is_untraceable(&helper()?, holder)?;
+    end(shell)
+}
+
+/// Checks that the helper has no capability, and a filter of system calls.
+fn has_no_privileges(helper: &Process) -> Result<()> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", helper.id()))?;
     for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", helper.id()))?;
         let value = status.lines().find_map(|line| line.strip_prefix(set));
         let value = value.context("no such line")?.trim_start_matches(':').trim();
         ensure!(value.bytes().all(|digit| digit == b'0'), "{set} is {value}");
     }
-    let status = std::fs::read_to_string(format!("/proc/{}/status", helper.id()))?;
     ensure!(status.contains("Seccomp:\t2"), "the helper has no filter");
-    // A process in the user and network namespaces of the guest, which sees the host's processes, as with `--attach`.
-    let (helper, init) = (helper.id(), guest_init(&guest)?);
+    Ok(())
+}
+
+/// Checks that root in the user and network namespaces of the process `inside` cannot read descriptors and memory of the helper,
+/// nor trace it.
+fn is_untraceable(helper: &Process, inside: u32) -> Result<()> {
+    let helper = helper.id();
+    let attach = format!("import ctypes; print(ctypes.CDLL(None).ptrace(16, {helper}, 0, 0))");
     let line = format!(
-        "readlink /proc/{helper}/fd/0 /proc/{helper}/cwd && echo reached; head -c1 /proc/{helper}/mem && echo reached; \
-         kill -0 {helper} && echo reached"
+        "id -u; readlink /proc/{helper}/fd/0 /proc/{helper}/cwd; head -c1 /proc/{helper}/mem; python3 -c '{attach}'"
     );
-    let inside = std::process::Command::new("nsenter")
-        .args(["--user", "--net", &format!("--target={init}"), "sh", "-c", &line])
+    let mut command = Command::new("nsenter");
+    command.args(["--user", "--preserve-credentials", "--net"]);
+    let inside = command
+        .args([&format!("--target={inside}"), "sh", "-c", &line])
         .output()?;
-    ensure!(
-        !String::from_utf8_lossy(&inside.stdout).contains("reached"),
-        "the helper can be reached"
-    );
-    end(guest)
+    eprint!("{}", String::from_utf8_lossy(&inside.stderr));
+    expect(String::from_utf8_lossy(&inside.stdout).trim_end(), "0\n-1")
 }
 
 /// Returns the first process of the guest.
