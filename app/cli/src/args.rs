@@ -84,7 +84,7 @@ pub(crate) struct RunArgs {
     /// Use an existing network namespace, until it is removed
     #[arg(long, value_name = "PID|PATH", value_parser = values::target, conflicts_with_all = ["command", "hostname"])]
     pub(crate) attach: Option<Target>,
-    /// Name of the guest's interface [default: tap0, or the host interface's with --addressing host]
+    /// Name of the guest's interface [default: tap0, or that of host:IFACE]
     #[arg(long, value_name = "NAME", value_parser = values::ifname)]
     pub(crate) ifname: Option<String>,
     /// Attach to the tap as it is, or create it without addresses: another program configures it

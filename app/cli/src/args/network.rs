@@ -57,7 +57,7 @@ pub(crate) struct NetworkArgs {
     #[arg(
         long,
         value_name = "TO",
-        help = "Allow only this destination: CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp|/tls|/tls-strict]"
+        help = "Allow only CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp|/tls|/tls-strict]"
     )]
     pub(crate) allow: Vec<Match>,
     /// Deny this destination
