@@ -362,7 +362,8 @@ impl NetworkBuilder {
     }
 
     /// Sets a function that decides about each new flow which the rules allow, and replaces an earlier decider. It returns a
-    /// verdict, or `None` if one follows by [`Network::decide`] or [`VerdictSender`](crate::VerdictSender).
+    /// verdict, or `None` if one follows by [`Network::decide`](crate::Network::decide) or
+    /// [`VerdictSender`](crate::VerdictSender).
     ///
     /// The function is called in the thread that processes packets, with no lock held, and for several queues in several
     /// threads at the same time. While it does not return, no packet is processed; see
@@ -377,7 +378,7 @@ impl NetworkBuilder {
     }
 
     /// Has the program decide about each new flow which the rules allow, by a queue of requests, and replaces an earlier
-    /// decider. The verdicts follow by [`Network::decide`] or [`VerdictSender`](crate::VerdictSender).
+    /// decider. The verdicts follow by [`Network::decide`](crate::Network::decide) or [`VerdictSender`](crate::VerdictSender).
     ///
     /// # Errors
     /// [`ErrorKind::Host`]: no free descriptor.
@@ -394,10 +395,11 @@ impl NetworkBuilder {
     }
 
     /// Sets a function that receives a record of each event of a flow, and replaces an earlier function or queue. It is called
-    /// in a thread of its own, or in [`Network::dispatch`] if the network has no thread, in the order of the numbers.
+    /// in a thread of its own, or in [`Network::dispatch`](crate::Network::dispatch) if the network has no thread, in the order
+    /// of the numbers.
     ///
     /// While the function does not return, events wait in memory of limited size; no packet is delayed. After a panic it is not
-    /// called any more, and [`Network::stop`] returns an error.
+    /// called any more, and [`Network::stop`](crate::Network::stop) returns an error.
     pub fn on_event(mut self, function: impl FnMut(&Event<'_>) + Send + 'static) -> Self {
         self.events = Some(EventSink(Box::new(function)));
         self.event_queue = None;
@@ -416,8 +418,8 @@ impl NetworkBuilder {
         Ok((self, queue))
     }
 
-    /// Starts no thread: packets are processed in [`Network::dispatch`]. Not available for a [`NetDevice`] and for vhost-user
-    /// with several queues.
+    /// Starts no thread: packets are processed in [`Network::dispatch`](crate::Network::dispatch). Not available for a
+    /// [`NetDevice`](crate::NetDevice) and for vhost-user with several queues.
     pub fn without_thread(mut self) -> Self {
         self.threadless = true;
         self
