@@ -409,7 +409,7 @@ impl Ports {
         changed
     }
 
-    /// Reverts a change of which [`PortChanges::closes`] was not sent, except for ports that were changed again since. Returns
+    /// Reverts a change of which `PortChanges::closes` was not sent, except for ports that were changed again since. Returns
     /// the updates for the engine.
     pub fn revert(&mut self, undo: &PortUndo) -> Vec<PortUpdate> {
         let mut updates = Vec::new();
