@@ -137,7 +137,7 @@ fn write_header(to: &Path) -> Result<bool> {
 }
 
 /// The crates that a program with the crate `pontoon` contains.
-const PACKAGES: [&str; 15] = [
+const PACKAGES: [&str; 16] = [
     "pontoon",
     "pontoon-engine",
     "pontoon-event",
@@ -147,6 +147,7 @@ const PACKAGES: [&str; 15] = [
     "pontoon-link",
     "pontoon-names",
     "pontoon-process",
+    "pontoon-proxy",
     "pontoon-ring",
     "pontoon-sandbox",
     "pontoon-sys",
