@@ -80,6 +80,16 @@ const NOT_EXECUTABLE: ArgumentCondition = ArgumentCondition {
     values: &[0],
 };
 
+/// Condition on socket(2) that permits sockets of IPv4 and IPv6 only.
+const INTERNET: ArgumentCondition = ArgumentCondition {
+    argument: 0,
+    mask: WHOLE,
+    values: &[libc::AF_INET as u32, libc::AF_INET6 as u32],
+};
+
+/// Bits of the socket type in an argument, without SOCK_NONBLOCK and SOCK_CLOEXEC.
+const SOCKET_TYPE: u32 = 0xf;
+
 const fn call(call: libc::c_long, reason: &'static str) -> PermittedCall {
     PermittedCall {
         call,

@@ -2,7 +2,7 @@
 
 use libc::*;
 
-use super::{ArgumentCondition, PermittedCall, WHOLE, call, only};
+use super::{ArgumentCondition, INTERNET, PermittedCall, SOCKET_TYPE, WHOLE, call, only};
 
 pub(super) const ALLOWED: &[PermittedCall] = &[
     // Descriptors other than sockets.
@@ -51,15 +51,10 @@ pub(super) const ALLOWED: &[PermittedCall] = &[
     only(
         SYS_socket,
         &[
-            ArgumentCondition {
-                argument: 0,
-                mask: WHOLE,
-                values: &[AF_INET as u32, AF_INET6 as u32],
-            },
+            INTERNET,
             ArgumentCondition {
                 argument: 1,
-                // Bits of the socket type, without SOCK_NONBLOCK and SOCK_CLOEXEC.
-                mask: 0xf,
+                mask: SOCKET_TYPE,
                 values: &[SOCK_STREAM as u32, SOCK_DGRAM as u32],
             },
             ArgumentCondition {

@@ -3,7 +3,7 @@
 
 use libc::*;
 
-use super::{ArgumentCondition, NOT_EXECUTABLE, PermittedCall, WHOLE, call, only};
+use super::{ArgumentCondition, INTERNET, NOT_EXECUTABLE, PermittedCall, SOCKET_TYPE, WHOLE, call, only};
 
 pub(super) const ALLOWED: &[PermittedCall] = &[
     // Work.
@@ -13,15 +13,10 @@ pub(super) const ALLOWED: &[PermittedCall] = &[
     only(
         SYS_socket,
         &[
-            ArgumentCondition {
-                argument: 0,
-                mask: WHOLE,
-                values: &[AF_INET as u32, AF_INET6 as u32],
-            },
+            INTERNET,
             ArgumentCondition {
                 argument: 1,
-                // Bits of the socket type, without SOCK_NONBLOCK and SOCK_CLOEXEC.
-                mask: 0xf,
+                mask: SOCKET_TYPE,
                 values: &[SOCK_STREAM as u32],
             },
             ArgumentCondition {
