@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,14 @@ fn server<'a>(network: &'a Network<'_>, address: IpAddr, publish: &str) -> Ponto
         .run()
         .options(["--publish", publish])
         .shell(&format!("$E2E guest serve tcp:{inside} & read end; kill $!"))
+}
+
+/// Starts a guest with a server at the published port 8080. Returns the guest, and the file to which it logs its counters.
+fn logged_server(network: &Network<'_>) -> Result<(RunningProgram, PathBuf)> {
+    let talk = talk()?;
+    let run = server(network, Family::V4.unspecified(), "8080:80");
+    let run = run.options([counters::LOGGED]).talk_to(&talk);
+    Ok((run.spawn()?.listening()?, talk))
 }
 
 fn end(mut guest: RunningProgram) -> Result<()> {
@@ -191,13 +200,7 @@ fn refused(context: &Context, family: Family) -> Result<()> {
 /// Tests many connections, open at the same time and short ones.
 fn many(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let talk = talk()?;
-    let run = server(&network, Family::V4.unspecified(), "8080:80");
-    let guest = run
-        .options([counters::LOGGED])
-        .talk_to(&talk)
-        .spawn()?
-        .listening()?;
+    let (guest, talk) = logged_server(&network)?;
     let here = SocketAddr::new(Family::V4.loopback(), 8080);
     expect(&tcp::command(here, &["crowd", "1500"])?, "1500 0")?;
     // More connections than the guest has ports, within a minute.
@@ -220,13 +223,7 @@ fn helper() -> Result<Process> {
 /// Tests that connections work while there is no helper, and that another one is started.
 fn helper_killed(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let talk = talk()?;
-    let run = server(&network, Family::V4.unspecified(), "8080:80");
-    let guest = run
-        .options([counters::LOGGED])
-        .talk_to(&talk)
-        .spawn()?
-        .listening()?;
+    let (guest, talk) = logged_server(&network)?;
     let here = SocketAddr::new(Family::V4.loopback(), 8080);
     expect(&tcp::command(here, &["connects", "10"])?, "ok")?;
     let mut open = tcp::request(here, "echo")?;
@@ -254,13 +251,7 @@ fn helper_killed(context: &Context) -> Result<()> {
 /// Tests that a killed engine ends its connections, and that the next one has a helper of its own.
 fn engine_killed(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let talk = talk()?;
-    let run = server(&network, Family::V4.unspecified(), "8080:80");
-    let guest = run
-        .options([counters::LOGGED])
-        .talk_to(&talk)
-        .spawn()?
-        .listening()?;
+    let (guest, talk) = logged_server(&network)?;
     let here = SocketAddr::new(Family::V4.loopback(), 8080);
     let mut open = tcp::request(here, "echo")?;
     open.write_all(b"x")?;
