@@ -1,6 +1,7 @@
 #!/bin/busybox sh
 # The first process of the machine. It configures the interfaces by DHCP, DHCPv6 and router advertisements, serves pages at port
-# 80 and 82, the results of its checks at 9000, the client's address at 9001 and an echo of datagrams at 7, and powers off when the power button is pressed.
+# 80 and 82, the results of its checks at 9000, the client's address at 9001 and an echo of datagrams at 7, and powers off when the
+# power button is pressed.
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys

@@ -41,8 +41,7 @@ impl ConfirmRound {
     /// Begins a round, or schedules one if one runs. Returns the number of that round.
     pub(super) fn ask(&mut self, outbox: &mut Vec<Update>, now: Instant) -> u64 {
         if self.since.is_some() {
-            self.another = true;
-            return self.number + 1;
+            return self.schedule();
         }
         self.begin(outbox, now);
         self.number
@@ -51,7 +50,7 @@ impl ConfirmRound {
     /// Schedules a round that begins when the results of the last one were used. Returns its number.
     pub(super) fn schedule(&mut self) -> u64 {
         self.another = true;
-        self.number + 1
+        self.next()
     }
 
     /// Restarts the current round, if any, because its earlier replies describe the state before a change.
