@@ -61,27 +61,29 @@ pub(crate) struct Tally {
     failed: u32,
     flaky: u32,
     skipped: u32,
+    /// Names of the steps, tests and cases that failed, repeated before the closing line: they are found at the end of a long output.
+    failures: Vec<String>,
 }
 
 /// Runs everything; returns true if everything passed.
 pub(crate) fn run() -> Result<bool> {
     setup::run()?;
     let mut tally = Tally::default();
-    tally.failed += check::rules()?;
+    tally.check("rules of the tree", check::rules()? == 0);
     for (name, mut command) in check::lints() {
         step(&mut tally, name, &mut command, BUILD)?;
     }
     let build = &mut cargo(&["test", "--workspace", "--no-run"]);
     step(&mut tally, "build tests", build, BUILD)?;
     let unit = &mut cargo(&["test", "--workspace", "--no-fail-fast"]);
-    step(&mut tally, "unit and simulation", unit, UNIT)?;
+    tally.harness("unit and simulation", unit, UNIT)?;
     for (name, mut command) in profiles::steps()? {
         step(&mut tally, &name, &mut command, BUILD)?;
     }
     eprintln!("--- header of the C library");
-    tally.failed += u32::from(!library::check()?);
+    tally.check("header of the C library", library::check()?);
     eprintln!("--- interface of the library");
-    tally.failed += u32::from(!api::check()?);
+    tally.check("interface of the library", api::check()?);
     step(
         &mut tally,
         "package the library",
@@ -117,19 +119,44 @@ impl Tally {
             failed,
             flaky,
             skipped,
+            failures,
         } = self;
+        let mut output = std::io::stdout().lock();
+        for name in failures {
+            writeln!(output, "failed: {name}")?;
+        }
         writeln!(
-            std::io::stdout(),
+            output,
             "{passed} passed, {failed} failed, {flaky} flaky, {skipped} skipped"
         )?;
         Ok(*failed == 0)
+    }
+
+    /// Counts a step that must succeed, if it failed.
+    fn check(&mut self, name: &str, passed: bool) {
+        if !passed {
+            self.failed += 1;
+            self.failures.push(name.to_owned());
+        }
     }
 
     /// Runs a command that is one test.
     pub(crate) fn single(&mut self, name: &str, command: &mut Command, deadline: Duration) -> Result<()> {
         let passed = step::run(name, command, deadline)?;
         self.passed += u32::from(passed);
-        self.failed += u32::from(!passed);
+        self.check(name, passed);
+        Ok(())
+    }
+
+    /// Runs `cargo test`, which is one step; the names of the tests that fail are repeated before the closing line.
+    fn harness(&mut self, name: &str, command: &mut Command, deadline: Duration) -> Result<()> {
+        let mut tests = Vec::new();
+        let passed = step::lines(name, command, deadline, |line| {
+            tests.extend(failed_test(line));
+            eprintln!("{line}");
+        })?;
+        self.check(name, passed);
+        self.failures.append(&mut tests);
         Ok(())
     }
 
@@ -145,15 +172,15 @@ impl Tally {
                 self.skipped += skipped;
                 closed = true;
             }
-            None => eprintln!("{line}"),
+            None => {
+                if let Some(case) = line.strip_prefix("FAIL ") {
+                    self.failures.push(format!("{name}: {case}"));
+                }
+                eprintln!("{line}");
+            }
         })?;
-        // Without a closing line the program was killed or panicked.
-        if !closed {
-            self.failed += 1;
-        } else if !passed && self.failed == failed_before {
-            // The command itself has failed, not a case.
-            self.failed += 1;
-        }
+        // Without a closing line the program was killed or panicked; otherwise the command itself may have failed, not a case.
+        self.check(name, closed && (passed || self.failed > failed_before));
         Ok(())
     }
 }
@@ -161,7 +188,7 @@ impl Tally {
 /// Runs a step that must succeed. A failure is counted in the closing line.
 fn step(tally: &mut Tally, name: &str, command: &mut Command, deadline: Duration) -> Result<bool> {
     let passed = step::run(name, command, deadline)?;
-    tally.failed += u32::from(!passed);
+    tally.check(name, passed);
     Ok(passed)
 }
 
@@ -173,10 +200,12 @@ fn checkers(tally: &mut Tally) -> Result<bool> {
     let asan = asan::steps(workspace())?;
     let program = cargo(&["build", "--release", "-p", "pontoon-cli"]);
     let program = vec![("build the program".to_owned(), program)];
-    let row = |steps: Vec<(String, Command)>| -> Result<u32> {
-        let mut failed = 0;
+    let row = |steps: Vec<(String, Command)>| -> Result<Vec<String>> {
+        let mut failed = Vec::new();
         for (name, mut command) in steps {
-            failed += u32::from(!step::aside(&name, &mut command, CHECKER)?);
+            if !step::aside(&name, &mut command, CHECKER)? {
+                failed.push(name);
+            }
         }
         Ok(failed)
     };
@@ -185,8 +214,11 @@ fn checkers(tally: &mut Tally) -> Result<bool> {
         rows.map(|row| row.join().map_err(|_| anyhow!("a step's thread panicked"))?)
     });
     let program = program?;
-    tally.failed += ring? + asan? + program;
-    Ok(program == 0)
+    let is_built = program.is_empty();
+    for name in [ring?, asan?, program].concat() {
+        tally.check(&name, false);
+    }
+    Ok(is_built)
 }
 
 /// Copies the programs to a directory from which every user can execute them.
@@ -280,7 +312,7 @@ fn vhost_net(tally: &mut Tally, programs: &Path) -> Result<()> {
         tally.listed("vhost-net, end to end", &mut machine, MACHINE)?;
         beside.join().map_err(|_| anyhow!("a step's thread panicked"))?
     })?;
-    tally.failed += u32::from(!passed);
+    tally.check("vhost-net, the link", passed);
     Ok(())
 }
 
@@ -317,9 +349,23 @@ fn closing_line(line: &str) -> Option<[u32; 4]> {
     parts.next().is_none().then_some(numbers)
 }
 
+/// The name of the test that failed, from a line `test NAME ... FAILED` of Rust's test harness.
+fn failed_test(line: &str) -> Option<String> {
+    let name = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+    Some(name.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::closing_line;
+    use super::{closing_line, failed_test};
+
+    #[test]
+    fn names_of_failed_tests_are_found() {
+        let line = "test tcp::tests::reset_is_sent ... FAILED";
+        assert_eq!(failed_test(line).as_deref(), Some("tcp::tests::reset_is_sent"));
+        assert_eq!(failed_test("test tcp::tests::reset_is_sent ... ok"), None);
+        assert_eq!(failed_test("test result: FAILED. 1 passed; 1 failed"), None);
+    }
 
     #[test]
     fn a_closing_line_has_exactly_four_numbers() {
