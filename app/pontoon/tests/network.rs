@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pontoon::{ErrorKind, Guest, LinkService, Network, NetworkBuilder, Pacing, Stats, UdpFilter};
+use pontoon_test_support::process::free_port;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Time after which a test fails.
@@ -241,12 +242,6 @@ fn requests_that_do_not_fit_a_message_are_refused() {
         assert_eq!(refused.kind(), ErrorKind::InvalidOption);
     }
     network.set_resolvers(&[resolver]).unwrap();
-}
-
-/// Returns a free TCP port of the loopback address.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 
 use pontoon_bench::job::{Direction, Job, JobMessage, JobResults};
 use pontoon_bench::load::{NoFault, calibrate};
+use pontoon_test_support::process::free_port;
 
 use crate::client::{LOOPBACK, faulty, found, last_message, last_message_with, results};
 
@@ -94,26 +95,21 @@ fn connect_has_latencies() {
     }
 }
 
-/// Returns a TCP port that no socket has; `None` if the machine does not have the address.
-fn free_port(address: IpAddr) -> Option<u16> {
-    let listener = TcpListener::bind((address, 0)).ok()?;
-    Some(listener.local_addr().unwrap().port())
-}
-
 #[test]
 fn published_port_is_connected() {
     for address in [LOOPBACK, Ipv6Addr::LOCALHOST.into()] {
-        // Each job has a port of its own: the connections of the one before may be in TIME-WAIT.
-        let Some(port) = free_port(address) else {
+        if TcpListener::bind((address, 0)).is_err() {
             let why = format!("this machine has no {address}");
             skipped("published_port_is_connected", &why);
             continue;
-        };
+        }
+        // Each job has a port of its own: the connections of the one before may be in TIME-WAIT.
+        let port = free_port();
         assert_transactions(&results(Job::PublishConnect { address, port }));
-        let port = free_port(address).unwrap();
+        let port = free_port();
         assert_transactions(&results(Job::PublishRoundTrip { address, port }));
         for (direction, streams) in BOTH.into_iter().flat_map(|way| [(way, 1), (way, 5)]) {
-            let port = free_port(address).unwrap();
+            let port = free_port();
             assert_streamed(&results(Job::PublishStream {
                 address,
                 port,

@@ -1,10 +1,11 @@
 //! Runs a test in a process of its own, and closes sockets of which the processes of other tests may hold copies.
 
-use std::io::Write as _;
-use std::net::TcpListener;
+use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
@@ -14,12 +15,32 @@ pub fn close_port(socket: impl Into<OwnedFd>) {
     rustix::net::connect_unspec(socket.into()).unwrap();
 }
 
-/// Returns a TCP port of 127.0.0.1 that the kernel has chosen and that is free again.
+/// Ports that the kernel assigns to no socket by itself (`ip_local_port_range` begins at 32768 by default), so that
+/// connections of other tests do not take one between its choice and its use.
+const PORTS: std::ops::Range<u32> = 12_000..32_000;
+
+/// Returns a TCP port that no socket has. It differs from those of previous calls in this process, whose connections
+/// may be in TIME-WAIT.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    close_port(listener);
-    port
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let ports = PORTS.end - PORTS.start;
+    // Processes of tests that run at the same time begin at different ports.
+    let first = std::process::id().wrapping_mul(7919);
+    for _ in 0..ports {
+        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        let port = u16::try_from(PORTS.start + first.wrapping_add(call) % ports).unwrap();
+        let listeners = [
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
+            TcpListener::bind((Ipv6Addr::LOCALHOST, port)),
+        ];
+        let is_used = |bound: &io::Result<TcpListener>| matches!(bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse);
+        let is_free = !listeners.iter().any(is_used);
+        listeners.into_iter().flatten().for_each(close_port);
+        if is_free {
+            return port;
+        }
+    }
+    panic!("no TCP port is free");
 }
 
 const INSIDE: &str = "PONTOON_TEST_INSIDE";

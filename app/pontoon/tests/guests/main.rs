@@ -9,7 +9,7 @@ mod stack;
 mod tap;
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pontoon::{Event, EventKind, Guest, Network, NetworkBuilder, Protocol};
+use pontoon_test_support::process::free_port;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use links::{Calls, Link, PacketSocket, Queues, StreamSocket};
@@ -41,9 +42,7 @@ struct World {
 impl World {
     fn new() -> (Self, NetworkBuilder) {
         let servers = Servers::start();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        drop(listener);
+        let port = free_port();
         let closed = Arc::new(Mutex::new(Vec::new()));
         let records = Arc::clone(&closed);
         let builder = Network::builder()
