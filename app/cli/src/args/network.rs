@@ -72,8 +72,13 @@ pub(crate) struct NetworkArgs {
     /// The user name and password at the proxy: a file with USER:PASSWORD
     #[arg(long, hide_short_help = true, value_name = "FILE", requires = "proxy")]
     pub(crate) proxy_credentials: Option<PathBuf>,
-    /// Only these destinations through the proxy: CIDR|DOMAIN[:PORTS]
-    #[arg(long, hide_short_help = true, value_name = "TO", requires = "proxy")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "TO",
+        requires = "proxy",
+        help = "Only these destinations through the proxy: CIDR|DOMAIN[:PORTS]"
+    )]
     pub(crate) proxy_for: Vec<Match>,
     /// Not these destinations through the proxy
     #[arg(long, hide_short_help = true, value_name = "TO", requires = "proxy")]
