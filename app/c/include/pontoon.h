@@ -348,6 +348,9 @@ void pontoon_options_free(struct pontoon_options *options);
 // | udp-filter | endpoint, address or address-port | senders whose datagrams the guest receives |
 // | host-addresses, metadata | on | the guest may reach them |
 // | allow, deny | a destination | as --allow and --deny; repeatable |
+// | proxy | http://ADDR:PORT, socks5://ADDR:PORT | as --proxy, with an address |
+// | proxy-for, no-proxy | a destination | as --proxy-for and --no-proxy; repeatable |
+// | proxy-credentials | USER:PASSWORD | user name and password at the proxy |
 // | publish | a specification | as --publish; repeatable |
 // | max-flows, max-flow-rate | a number | limits on flows, and on new flows in a second |
 // | max-udp-ports | a number | limit on UDP ports of the host in each family |

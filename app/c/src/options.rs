@@ -97,6 +97,10 @@ fn apply(
         "metadata" => flag(builder, name, value, NetworkBuilder::metadata)?,
         "allow" => builder.allow(value)?,
         "deny" => builder.deny(value)?,
+        "proxy" => builder.proxy(value)?,
+        "proxy-for" => builder.proxy_for(value)?,
+        "no-proxy" => builder.no_proxy(value)?,
+        "proxy-credentials" => credentials(builder, value)?,
         "publish" => builder.publish(value)?,
         "max-flows" => builder.max_flows(parse(name, value)?),
         "max-udp-ports" => builder.max_udp_ports(parse(name, value)?),
@@ -129,6 +133,14 @@ fn apply(
         _ => return Err(Failure::invalid(format!("there is no option '{name}'"))),
     };
     Ok(opened)
+}
+
+/// Sets the credentials of the proxy. An error does not repeat them.
+fn credentials(builder: NetworkBuilder, value: &str) -> Result<NetworkBuilder, Failure> {
+    let parts = value.split_once(':');
+    let (user, password) =
+        parts.ok_or_else(|| Failure::invalid("option proxy-credentials: the form is USER:PASSWORD"))?;
+    Ok(builder.proxy_credentials(user, password)?)
 }
 
 fn parse<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Failure> {
@@ -217,6 +229,9 @@ pub unsafe extern "C" fn pontoon_options_free(options: *mut pontoon_options) {
 /// | udp-filter | endpoint, address or address-port | senders whose datagrams the guest receives |
 /// | host-addresses, metadata | on | the guest may reach them |
 /// | allow, deny | a destination | as --allow and --deny; repeatable |
+/// | proxy | http://ADDR:PORT, socks5://ADDR:PORT | as --proxy, with an address |
+/// | proxy-for, no-proxy | a destination | as --proxy-for and --no-proxy; repeatable |
+/// | proxy-credentials | USER:PASSWORD | user name and password at the proxy |
 /// | publish | a specification | as --publish; repeatable |
 /// | max-flows, max-flow-rate | a number | limits on flows, and on new flows in a second |
 /// | max-udp-ports | a number | limit on UDP ports of the host in each family |
@@ -303,6 +318,11 @@ mod tests {
             ("metadata", "on"),
             ("allow", "*.example.org:443/tcp"),
             ("deny", "192.0.2.0/24"),
+            ("proxy", "http://127.0.0.1:3128"),
+            ("proxy", "socks5://[::1]:1080"),
+            ("proxy-for", "*:80-443"),
+            ("no-proxy", "*.example.org"),
+            ("proxy-credentials", "user:pass:word"),
             ("publish", "8080:80"),
             ("max-flows", "10"),
             ("max-flow-rate", "10"),
@@ -336,6 +356,10 @@ mod tests {
             ("udp-filter", "port"),
             ("guest-forward", "auto"),
             ("map-host", "gateway"),
+            ("proxy", "http://proxy.example:3128"),
+            ("proxy", "https://127.0.0.1:3128"),
+            ("proxy-for", "*.example.org:443/tls"),
+            ("proxy-credentials", "secret"),
             ("publish", "http"),
         ] {
             assert!(set(name, value).is_err(), "{name} {value}");

@@ -10,6 +10,7 @@ use pontoon_engine::egress::{Action, EgressRule, Match};
 use pontoon_host_network::addressing::{AddressSource, Addressing, Ipv4, Ipv6};
 use pontoon_host_network::forward::Forward;
 use pontoon_host_network::publish::Publish;
+use pontoon_proxy::{Credentials, Host, ProxyUrl, UrlError};
 use pontoon_wire::Mac;
 use pontoon_worker::Outbound;
 
@@ -50,6 +51,10 @@ pub struct NetworkBuilder {
     host_addresses: bool,
     metadata: bool,
     rules: Vec<EgressRule>,
+    proxy: Option<(ProxyUrl, IpAddr)>,
+    credentials: Option<Credentials>,
+    proxied: Vec<Match>,
+    not_proxied: Vec<Match>,
     publish: Vec<Publish>,
     max_flows: u32,
     max_udp_ports: Option<u32>,
@@ -89,6 +94,10 @@ impl NetworkBuilder {
             host_addresses: false,
             metadata: false,
             rules: Vec::new(),
+            proxy: None,
+            credentials: None,
+            proxied: Vec::new(),
+            not_proxied: Vec::new(),
             publish: Vec::new(),
             max_flows: 1_000,
             max_udp_ports: None,
@@ -312,6 +321,55 @@ impl NetworkBuilder {
         Ok(self)
     }
 
+    /// Opens the guest's TCP connections through a proxy: `http://ADDRESS:PORT` (CONNECT) or `socks5://ADDRESS:PORT`. The address
+    /// may be that of the host's loopback. The library resolves no name of a proxy. Datagrams and echo requests to the
+    /// destinations of the proxy are refused.
+    ///
+    /// # Errors
+    /// The text is no such URL.
+    pub fn proxy(mut self, url: &str) -> Result<Self, Error> {
+        let url: ProxyUrl = url
+            .parse()
+            .map_err(|error: UrlError| Error::invalid(error.to_string()))?;
+        self.proxy = match url.host {
+            Host::Address(address) => Some((url, address)),
+            Host::Name(name) => {
+                return Err(Error::invalid(format!(
+                    "the proxy {name} has a name, not an address"
+                )));
+            }
+        };
+        Ok(self)
+    }
+
+    /// Sets the user name and password at the proxy. They are in the memory of the program, and in its core files.
+    ///
+    /// # Errors
+    /// The user name is empty, or the proxy's protocol cannot transfer one of them.
+    pub fn proxy_credentials(mut self, user: &str, password: &str) -> Result<Self, Error> {
+        let credentials = Credentials::new(user.to_owned(), password.to_owned());
+        self.credentials = Some(credentials.map_err(|error| Error::invalid(error.to_string()))?);
+        Ok(self)
+    }
+
+    /// Adds destinations of the proxy: a value of the option `--proxy-for`. Without one, all destinations use the proxy.
+    ///
+    /// # Errors
+    /// The text is not a destination.
+    pub fn proxy_for(mut self, destination: &str) -> Result<Self, Error> {
+        self.proxied.push(proxied(destination)?);
+        Ok(self)
+    }
+
+    /// Adds destinations that do not use the proxy: a value of the option `--no-proxy`.
+    ///
+    /// # Errors
+    /// The text is not a destination.
+    pub fn no_proxy(mut self, destination: &str) -> Result<Self, Error> {
+        self.not_proxied.push(proxied(destination)?);
+        Ok(self)
+    }
+
     /// Publishes ports of the guest on the host: a value of the option `--publish`, for example `127.0.0.1:8080:80`,
     /// `5353:53/udp` or `8000-8009`. The library opens the sockets at the start. `auto` is not available, because the ports on
     /// which the guest listens are not known.
@@ -428,6 +486,15 @@ impl NetworkBuilder {
 
 fn not_subnet(text: &str) -> Error {
     Error::new(ErrorKind::InvalidOption, format!("'{text}' is not a subnet"))
+}
+
+/// Parses a destination of the proxy, which has no proof.
+fn proxied(destination: &str) -> Result<Match, Error> {
+    let to: Match = destination.parse().map_err(Error::invalid)?;
+    match to.proof {
+        None => Ok(to),
+        Some(proof) => Err(Error::invalid(format!("'{to}': '/{proof}' is for allow rules"))),
+    }
 }
 
 impl Default for NetworkBuilder {

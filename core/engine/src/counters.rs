@@ -190,6 +190,9 @@ counters! {
         dns_ech_malformed,
     /// TCP connections that have proved the domain of a rule with `/tls` or `/tls-strict`.
         tls_proven,
+    /// TCP connections accepted before the host connection is opened, because the name decides whether they use the upstream
+    /// proxy.
+        tls_accepted_early,
     /// TCP connections reset because they do not begin with a TLS handshake, and only such rules permit them.
         tls_refused_not_tls,
     /// TCP connections reset because their ClientHello is malformed or ambiguous, and only such rules permit them.

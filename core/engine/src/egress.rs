@@ -29,6 +29,7 @@ use name::{AddressUse, LearnedDomain, LearnedDomains, Renewal};
 pub use name::HOLD;
 pub use proof::{Unproven, UnprovenCause};
 pub use refused::RefusedFlows;
+pub(crate) use rule::Part;
 pub use rule::{Action, EgressProtocol, EgressRule, Match, Pattern, Proof, Target};
 pub use selection::DestinationSelection;
 

@@ -456,7 +456,8 @@ impl Net {
         }
     }
 
-    fn report_grounds(&mut self, flow: FlowId, ends: FlowEnds, grounds: Grounds, now: Instant) {
+    /// Reports the grounds on which a flow, or its last reported peer, is permitted.
+    pub(crate) fn report_grounds(&mut self, flow: FlowId, ends: FlowEnds, grounds: Grounds, now: Instant) {
         for ground in grounds
             .rule
             .into_iter()

@@ -217,6 +217,9 @@ impl Policy {
         proved: Option<&ClientHello>,
         now: Instant,
     ) -> Standing {
+        if self.egress.is_open() {
+            return Standing::Permitted;
+        }
         let (protocol, port) = (EgressProtocol::Tcp, Some(written.port()));
         self.with_destination(protocol, written.ip(), port, |to| {
             match (self.egress.decide_again(to, now), proved) {
@@ -291,7 +294,7 @@ impl Policy {
     }
 
     /// Passes the destination of an existing flow, as egress rules compare it, to `look`.
-    fn with_destination<R>(
+    pub(crate) fn with_destination<R>(
         &self,
         protocol: EgressProtocol,
         written: IpAddr,

@@ -15,7 +15,7 @@ use pontoon_names::HostName;
 use pontoon_proxy::{Credentials, Handshake, Protocol, Target};
 
 use crate::Instant;
-use crate::egress::{Action, Destination, Egress, EgressRule, Match, Target as RuleTarget};
+use crate::egress::{Action, Destination, Egress, EgressRule, Match, Part, Pattern, Target as RuleTarget};
 
 pub(crate) use names::addresses;
 pub use names::{LIFETIME, MOST_NAMES, NETWORKS, ProxyNames};
@@ -83,6 +83,17 @@ impl ProxyDestinations {
         self.through.as_ref().is_none_or(|rules| rules.denies(to, now)) && !self.direct.denies(to, now)
     }
 
+    /// Returns the part of the names that `names` matches whose connections to `to` use the proxy if they prove the name.
+    fn proxied_names(&self, to: &Destination<'_>, names: &Pattern, now: Instant) -> Part {
+        let through = self.through.as_ref();
+        let through = through.map_or(Part::All, |rules| rules.denied_names(to, names, now));
+        match (through, self.direct.denied_names(to, names, now)) {
+            (Part::None, _) | (_, Part::All) => Part::None,
+            (through, Part::None) => through,
+            (Part::Some | Part::All, Part::Some) => Part::Some,
+        }
+    }
+
     /// Returns true if some port of the host `name` is reached through the proxy, and no exception is about the name. An
     /// exception of ports of all hosts is not.
     fn contains_name(&self, name: &HostName) -> bool {
@@ -91,6 +102,28 @@ impl ProxyDestinations {
         through.is_none_or(|rules| rules.rules_for_name(name).next().is_some())
             && !self.direct.rules_for_name(name).any(is_about_name)
     }
+}
+
+/// The way in which a TCP connection of the guest reaches its destination.
+#[derive(Clone, Debug)]
+pub(crate) enum Route {
+    /// Without the proxy.
+    Direct,
+    /// Through the proxy.
+    Proxy(ProxiedConnection),
+    /// The name that the connection proves decides.
+    ByName,
+}
+
+/// The property of a TCP connection by which its route is chosen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RouteBy<'a> {
+    /// The address.
+    Address,
+    /// The domains that the egress rules permit there by a proof, for a connection whose SYN is received now.
+    Candidates,
+    /// The name that the connection has proved.
+    Name(&'a HostName),
 }
 
 /// A connection of the guest through the proxy, before it is opened.

@@ -13,6 +13,7 @@ mod connection;
 mod decided;
 mod dns;
 mod down;
+mod early;
 mod enforce;
 mod events;
 mod flush;
@@ -122,8 +123,8 @@ pub struct Tcp<S> {
     stalled: VecDeque<FlowId>,
     /// Slot at which the search for idle connections to probe continues.
     next_look: u32,
-    /// Handshakes with the upstream proxy of connections that are not answered yet, by their slots.
-    negotiations: BTreeMap<u32, Negotiation>,
+    /// Handshakes with the upstream proxy that are not complete, by the slots of their connections.
+    negotiations: BTreeMap<u32, Box<Negotiation>>,
     /// Clients of published ports whose decision is pending.
     undecided: BTreeMap<DecisionToken, AcceptedClient<S>>,
     /// The last of them that was accepted in excess of a limit, because a flow will be evicted for it; it may have been decided.
@@ -295,7 +296,7 @@ impl<S> Tcp<S> {
         pending.error |= ready.error;
         pending.urgent |= ready.urgent;
         pending.end = (pending.end || ready.end) && !pending.error;
-        if let TcpState::Connecting { .. } = connection.state {
+        if matches!(connection.state, TcpState::Connecting { .. }) || connection.connects_after_accept() {
             return self.connected(flow.index, ctx);
         }
         // Behind the end of the stream, a peek returns no error; before the proof of a name, there is no peek.
@@ -343,6 +344,10 @@ impl<S> Tcp<S> {
                         false => self.remove(flow.index, ctx),
                     };
                 }
+            }
+            TcpState::Open if connection.connects_after_accept() && connection.is_proof_late(ctx.now) => {
+                let reason = self.open_failed(flow.index, Failure::TimedOut);
+                return self.refuse(flow.index, reason, ctx);
             }
             TcpState::Open => {
                 if connection.dns_deadline().is_some_and(|at| ctx.now >= at) {
@@ -420,6 +425,7 @@ impl<S> Tcp<S> {
         ctx.net.current_flow = Some(id);
         let connection = self.connections.at_mut(index);
         match connection.flush(id, parts, ctx) {
+            Ok(()) if connection.awaits_connect() => self.connect_proven(index, ctx),
             Ok(()) => {
                 connection.arm(id, ctx);
                 self.watch_queue(id, ctx);

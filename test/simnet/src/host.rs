@@ -229,6 +229,11 @@ impl SimHost {
     /// Sets the result of connects as [`Self::serve`]. The peer receives any bytes, and records them.
     pub fn serve_recording(&mut self, port: u16, answer: ConnectResult, script: Script) {
         self.serve(port, answer, script);
+        self.record(port);
+    }
+
+    /// Has the peer at the next connection to `port` record the bytes that it receives, behind the requests to a proxy.
+    pub fn record(&mut self, port: u16) {
         if let Some(remote) = self.remotes.get_mut(&port) {
             remote.records = true;
         }

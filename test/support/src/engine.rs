@@ -10,7 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_engine::decider::{Answer, DEADLINE, Decider, DecisionToken, Denial, FlowRequest, Verdict};
-use pontoon_engine::{Config, Engine, FlowId, Frame, Instant, Kind, Limits, Readiness, Transmit, WorkerId};
+use pontoon_engine::egress::EgressRule;
+use pontoon_engine::proxy::{Proxy, ProxyDestinations};
+use pontoon_engine::{
+    Config, Egress, Engine, FlowId, Frame, Instant, Kind, Limits, Readiness, Transmit, WorkerId,
+};
+use pontoon_proxy::Protocol as ProxyProtocol;
 use pontoon_simnet::frames::Packet;
 use pontoon_simnet::link::{LinkPlan, SimLink};
 use pontoon_simnet::rng::Rng;
@@ -34,6 +39,14 @@ const FLOWS: u32 = 12;
 
 /// Bytes of guest data that one worker may keep in its pool because sockets did not accept them.
 const POOL: usize = 32 << 20;
+
+/// Egress rules that require proofs of names on the ports 80 and 81. The guest queries these names.
+const NAMES: [&str; 4] = [
+    "allow a:80-81/tls",
+    "allow b:80-81/tls-strict",
+    "allow *:82-83",
+    "allow */icmp",
+];
 
 /// Runs the engine with a script. Panics if the engine violates a check.
 pub fn run(script: &[u8]) {
@@ -61,7 +74,13 @@ impl<'s> EngineRunner<'s> {
     fn new(script: Script<'s>) -> Self {
         let mut host = HostileHost::new(script);
         let options = host.script.byte();
+        let rules = if host.has_names { &NAMES[..] } else { &[] };
+        let rules: Vec<EgressRule> = rules.iter().map(|rule| rule.parse().expect("a rule")).collect();
         let config = Config {
+            egress: Egress::new(&rules),
+            proxy: host
+                .proxy
+                .map(|protocol| Arc::new(proxy(protocol, host.has_routes))),
             max_flows: FLOWS,
             max_flow_rate: (options & 1 == 1).then_some(5),
             resolvers: vec![
@@ -255,6 +274,7 @@ impl<'s> EngineRunner<'s> {
         // pending may exceed the limit.
         let flows = self.engine.flows();
         assert!(flows <= FLOWS as usize + 2 + self.queries(), "{flows} flows");
+        assert!(self.engine.proving() as usize <= flows);
         assert!(
             self.host.open() <= flows,
             "{} sockets of {flows} flows",
@@ -311,6 +331,21 @@ impl Decider for ScriptedDecider {
                 Answer::Later
             }
         }
+    }
+}
+
+/// Returns a proxy for all destinations, or for those of one name only.
+fn proxy(protocol: ProxyProtocol, has_routes: bool) -> Proxy {
+    let direct: Vec<_> = has_routes
+        .then(|| "b".parse().expect("a name"))
+        .into_iter()
+        .collect();
+    Proxy {
+        protocol,
+        addresses: vec![host::PROXY],
+        credentials: None,
+        destinations: ProxyDestinations::new(&[], &direct),
+        names: None,
     }
 }
 

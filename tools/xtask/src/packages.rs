@@ -19,6 +19,7 @@ pub(crate) const NEEDED: &[(&str, &str)] = &[
     ("danted", "dante-server"),
     ("dhclient", "isc-dhcp-client"),
     ("dig", "bind9-dnsutils"),
+    ("dropbear", "dropbear-bin"),
     ("ethtool", "ethtool"),
     ("git", "git"),
     ("ip", "iproute2"),

@@ -8,6 +8,7 @@ use std::thread;
 
 use ipnet::IpNet;
 use pontoon_engine::address_plan::AddressPlan;
+use pontoon_engine::proxy::{Proxy, ProxyDestinations};
 use pontoon_engine::{Bandwidth, Config, Egress};
 use pontoon_host_network::address_plan::{self, ChosenPlan};
 use pontoon_host_network::check_outbound;
@@ -180,6 +181,10 @@ impl NetworkBuilder {
             .and_then(|()| forwards.change(&[], &self.forwards).map(drop))
             .map_err(|error| Error::of_options(&error))?;
         let default = Config::new(plan);
+        let depends = self.credentials.is_some() || !self.proxied.is_empty() || !self.not_proxied.is_empty();
+        if self.proxy.is_none() && depends {
+            return Err(Error::invalid("there are options of a proxy, and no proxy"));
+        }
         let config = Config {
             our_mac: self.gateway_mac.unwrap_or(default.our_mac),
             guest_mac: self.guest_mac.unwrap_or(default.guest_mac),
@@ -194,6 +199,15 @@ impl NetworkBuilder {
             host_addresses: self.host_addresses,
             metadata: self.metadata,
             egress: Egress::new(&self.rules),
+            proxy: self.proxy.take().map(|(url, address)| {
+                Arc::new(Proxy {
+                    protocol: url.protocol,
+                    addresses: vec![(address, url.port).into()],
+                    credentials: self.credentials.take(),
+                    destinations: ProxyDestinations::new(&self.proxied, &self.not_proxied),
+                    names: None,
+                })
+            }),
             forwards: forwards.forwards(),
             connect_timeout: self.connect_timeout,
             // The decider is asked about each address and port, so that replies come only from those that it has allowed.

@@ -194,6 +194,28 @@ fn guest_reaches_a_port_of_the_host_by_a_forward() {
     network.stop().unwrap();
 }
 
+/// The guest reaches a server through a proxy that requires credentials.
+#[test]
+fn guest_reaches_a_server_through_a_proxy() {
+    const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+    let (world, builder) = World::new();
+    let proxy = server::proxy(world.servers.http);
+    let builder = builder.allow("192.0.2.1").unwrap().no_proxy("192.0.2.2").unwrap();
+    let builder = builder.proxy_credentials("user", "pass").unwrap();
+    let (mut network, calls) = builder
+        .proxy(&format!("http://{proxy}"))
+        .unwrap()
+        .frames()
+        .unwrap();
+    let mut stack = Stack::new(Calls::new(calls), Ipv4Addr::new(10, 0, 2, 15), GATEWAY);
+    let page = stack.get(SocketAddr::from((SERVER, 80)), &mut || {
+        network.dispatch().unwrap()
+    });
+    server::check(&page);
+    assert_eq!(network.stats().unwrap().counter("proxy_opened"), Some(1));
+    network.stop().unwrap();
+}
+
 /// Two networks with the same addresses do not affect each other.
 #[test]
 fn two_networks_in_one_process() {

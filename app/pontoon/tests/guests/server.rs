@@ -1,7 +1,7 @@
 //! Servers on the host's loopback: a resolver and a web server.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 
 /// Address in each reply of the resolver.
@@ -39,6 +39,35 @@ impl Servers {
         });
         servers
     }
+}
+
+/// Starts a proxy for one connection to 192.0.2.1:80, which it establishes to `server`. Returns its address.
+pub(crate) fn proxy(server: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut octet = [0];
+            client.read_exact(&mut octet).unwrap();
+            request.extend(octet);
+        }
+        let request = String::from_utf8(request).unwrap();
+        assert!(
+            request.starts_with("CONNECT 192.0.2.1:80 HTTP/1.1\r\n"),
+            "{request}"
+        );
+        // "user:pass" in Base64.
+        assert!(request.contains("Basic dXNlcjpwYXNz\r\n"), "{request}");
+        client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+        let mut server = TcpStream::connect(server).unwrap();
+        let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        thread::spawn(move || std::io::copy(&mut from, &mut to));
+        std::io::copy(&mut server, &mut client).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+    });
+    address
 }
 
 fn body() -> Vec<u8> {

@@ -10,8 +10,8 @@ use pontoon_names::client_hello::{ClientHello, Failure};
 use thiserror::Error;
 
 use super::{
-    Action, DecisionGround, Destination, Egress, EgressEntry, EgressProtocol, PermissionGround, Proof,
-    RefusalGround, RefusalNotice, Target,
+    Action, DecisionGround, Destination, Egress, EgressEntry, EgressProtocol, Pattern, PermissionGround,
+    Proof, RefusalGround, RefusalNotice, Target,
 };
 use crate::Instant;
 
@@ -141,6 +141,22 @@ impl Egress {
     /// proves its name.
     pub(crate) fn has_candidate(&self, to: &Destination<'_>, opened: Instant) -> bool {
         self.first_candidate(to, opened).is_some()
+    }
+
+    /// Returns the domains by which rules may permit the connection to `to` of which the SYN was received at `opened`.
+    pub(crate) fn candidate_names(
+        &self,
+        to: &Destination<'_>,
+        opened: Instant,
+    ) -> impl Iterator<Item = &Pattern> {
+        let candidates = self
+            .entries
+            .iter()
+            .filter(move |entry| entry.is_candidate(to, opened));
+        candidates.filter_map(|entry| match &entry.rule.to.target {
+            Target::Name(pattern) => Some(pattern),
+            Target::Any | Target::Net(_) => None,
+        })
     }
 
     /// Returns true if a rule permits the connection to `to` of which the SYN was received at `opened` and whose ClientHello is

@@ -80,6 +80,17 @@ pub enum Pattern {
     Below(String),
 }
 
+/// Part of a set of names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    /// No name.
+    None,
+    /// Some names, and others not.
+    Some,
+    /// All names.
+    All,
+}
+
 impl Match {
     /// Returns true if the rule matches this protocol and port; the address is not compared.
     #[must_use]
@@ -105,6 +116,24 @@ impl Pattern {
             Self::Below(parent) => name
                 .strip_suffix(parent.as_str())
                 .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.')),
+        }
+    }
+
+    /// Returns true if the pattern matches each name that `other` matches.
+    fn contains(&self, other: &Self) -> bool {
+        match (self, other) {
+            (_, Self::Exactly(name)) => self.matches(name),
+            (Self::Exactly(_), Self::Below(_)) => false,
+            (Self::Below(own), Self::Below(parent)) => own == parent || self.matches(parent),
+        }
+    }
+
+    /// Returns the part of the names that `names` matches which this pattern matches, too.
+    pub(super) fn part_of(&self, names: &Self) -> Part {
+        match (self.contains(names), names.contains(self)) {
+            (true, _) => Part::All,
+            (false, true) => Part::Some,
+            (false, false) => Part::None,
         }
     }
 }

@@ -3,7 +3,8 @@
 use pontoon_names::HostName;
 
 use super::{
-    Action, Destination, Egress, EgressEntry, EgressProtocol, EgressRule, Instant, Match, MatchTally, Target,
+    Action, Destination, Egress, EgressEntry, EgressProtocol, EgressRule, Instant, Match, MatchTally, Part,
+    Pattern, Target,
 };
 
 /// Destinations that the text of an egress rule names. Those of a domain are the addresses that rules with the same domain
@@ -38,6 +39,17 @@ impl Egress {
     /// Returns true if a deny rule matches `to`. Nothing is counted.
     pub(crate) fn denies(&self, to: &Destination<'_>, now: Instant) -> bool {
         self.entries.iter().any(|entry| entry.denies(to, now))
+    }
+
+    /// Returns the part of the names that `names` matches for which a deny rule matches `to` if the connection proves the name.
+    /// A rule with a domain is compared with the names, and not with the address. Nothing is counted.
+    pub(crate) fn denied_names(&self, to: &Destination<'_>, names: &Pattern, now: Instant) -> Part {
+        let part = |entry: &EgressEntry| match &entry.rule.to.target {
+            Target::Name(own) if entry.rule.to.is_for(to.protocol, to.port) => own.part_of(names),
+            Target::Any | Target::Net(_) if entry.denies(to, now) => Part::All,
+            Target::Any | Target::Net(_) | Target::Name(_) => Part::None,
+        };
+        self.entries.iter().map(part).max().unwrap_or(Part::None)
     }
 
     /// Returns the rules that match TCP connections to some port of the host `name`.

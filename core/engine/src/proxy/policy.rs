@@ -6,11 +6,11 @@ use std::sync::Arc;
 use pontoon_names::HostName;
 use pontoon_proxy::{Host, Target};
 
-use super::{NETWORKS, ProxiedConnection, Proxy};
+use super::{NETWORKS, ProxiedConnection, Proxy, Route, RouteBy};
 use crate::Instant;
 use crate::config::Config;
-use crate::egress::{Destination, EgressProtocol};
-use crate::policy::{Policy, Refusal, embedded, is_metadata};
+use crate::egress::{EgressProtocol, Part, Pattern};
+use crate::policy::{Policy, Refusal, is_metadata};
 
 impl Policy {
     /// Checks a flow that the rules permit, from `written` to the translated destination `remote`.
@@ -38,22 +38,48 @@ impl Policy {
         }
     }
 
-    /// Returns the proxy and the destination for a connection that [`Self::check_proxy`] has permitted; `None` if it does
-    /// not use the proxy.
-    pub(crate) fn proxied(
+    /// Returns the route of a TCP connection that [`Self::check_proxy`] has permitted.
+    pub(crate) fn route(
         &self,
         written: SocketAddr,
         remote: SocketAddr,
+        by: RouteBy<'_>,
         now: Instant,
-    ) -> Option<ProxiedConnection> {
-        let proxy = self.proxy.as_ref()?;
-        if !self.leads_to_proxy(proxy, EgressProtocol::Tcp, written, remote, now) {
-            return None;
+    ) -> Route {
+        let Some(proxy) = &self.proxy else {
+            return Route::Direct;
+        };
+        let by = match fixed_route(proxy, written, remote) {
+            Some(_) => RouteBy::Address,
+            None => by,
+        };
+        let (protocol, port) = (EgressProtocol::Tcp, Some(written.port()));
+        let uses_proxy = self.with_destination(protocol, written.ip(), port, |to| match by {
+            RouteBy::Address => match self.leads_to_proxy(proxy, protocol, written, remote, now) {
+                true => Part::All,
+                false => Part::None,
+            },
+            RouteBy::Candidates => {
+                let names = self.egress.candidate_names(to, now);
+                let parts = names.map(|names| proxy.destinations.proxied_names(to, names, now));
+                let common = parts.reduce(|one, other| if one == other { one } else { Part::Some });
+                common.unwrap_or(Part::None)
+            }
+            RouteBy::Name(name) => {
+                let name = Pattern::Exactly(name.as_str().to_owned());
+                proxy.destinations.proxied_names(to, &name, now)
+            }
+        });
+        match uses_proxy {
+            Part::None => Route::Direct,
+            Part::Some => Route::ByName,
+            Part::All => target(proxy, written, now).map_or(Route::Direct, |target| {
+                Route::Proxy(ProxiedConnection {
+                    proxy: Arc::clone(proxy),
+                    target,
+                })
+            }),
         }
-        Some(ProxiedConnection {
-            proxy: Arc::clone(proxy),
-            target: target(proxy, written, now).ok()?,
-        })
     }
 
     /// Learns the addresses of domains in rules from a DNS response, before the response is forwarded to the guest.
@@ -74,21 +100,13 @@ impl Policy {
         remote: SocketAddr,
         now: Instant,
     ) -> bool {
-        let to = written.ip();
-        if written != remote || is_metadata(to) {
-            return false;
+        if let Some(uses_proxy) = fixed_route(proxy, written, remote) {
+            return uses_proxy;
         }
-        proxy.has_address(to)
-            || proxy.destinations.contains(
-                &Destination {
-                    protocol,
-                    written: to,
-                    remote: to,
-                    embedded: &embedded(to).unwrap_or_default(),
-                    port: (protocol != EgressProtocol::Icmp).then_some(written.port()),
-                },
-                now,
-            )
+        let port = (protocol != EgressProtocol::Icmp).then_some(written.port());
+        self.with_destination(protocol, written.ip(), port, |to| {
+            proxy.destinations.contains(to, now)
+        })
     }
 }
 
@@ -109,6 +127,15 @@ impl Config {
     /// Returns true if the DNS forwarder answers names in place of the proxy.
     pub(crate) fn has_proxy_names(&self) -> bool {
         self.proxy.as_ref().is_some_and(|proxy| proxy.names.is_some())
+    }
+}
+
+/// Returns true if each flow to `written`, which is translated to `remote`, uses the proxy, and false if none does; `None` if
+/// rules decide.
+fn fixed_route(proxy: &Proxy, written: SocketAddr, remote: SocketAddr) -> Option<bool> {
+    match written != remote || is_metadata(written.ip()) {
+        true => Some(false),
+        false => proxy.has_address(written.ip()).then_some(true),
     }
 }
 

@@ -20,7 +20,7 @@ impl<S> Tcp<S> {
         self.waive_proofs(ctx);
         let (now, net) = (ctx.now, &*ctx.net);
         let without_proof = |connection: &Connection<S>| {
-            connection.proof.is_none() && open::standing(connection, now, net) == Standing::OnProof
+            !connection.awaits_hello() && open::standing(connection, now, net) == Standing::OnProof
         };
         for index in self.indices(without_proof) {
             self.connections.at_mut(index).require_proof();

@@ -1,8 +1,10 @@
-//! Opens connections through the upstream proxy: the handshake with the proxy precedes the answer to the guest's SYN.
+//! Opens connections through the upstream proxy: the handshake with the proxy precedes the answer to the guest's SYN, or after
+//! an early accept, the guest's data.
 //!
 //! The answers of the proxy are peeked, and exactly their octets are discarded: those behind the last answer belong to the
 //! connection. The connect timeout applies to the connect and the handshake together.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -10,14 +12,12 @@ use pontoon_proxy::{Handshake, Progress, Refusal};
 use vm_memory::VolatileSlice;
 
 use super::Tcp;
-use super::connection::ConnectionKey;
-use super::decided::HostTarget;
-use super::open::is_to_forwarder;
-use crate::ctx::{Ctx, Net};
+use super::open::failed;
+use crate::ctx::Ctx;
 use crate::flow_events::CloseReason;
 use crate::host::Connect;
 use crate::proxy::{ProxiedConnection, Proxy};
-use crate::{Failure, FlowId, Host, Instant, Transmit};
+use crate::{Failure, FlowId, Host, Transmit};
 
 /// Time for the connect to the proxy and the handshake with it if `--connect-timeout` is not given: less than the 127 s
 /// after which Linux abandons the guest's own connect.
@@ -52,33 +52,20 @@ enum Negotiated {
 }
 
 impl Negotiation {
-    /// Returns the host's side of a connection that the policy and the decider permit, and the handshake if it is opened
-    /// through the proxy. A redirected connection is not.
-    pub(super) fn begin(
-        key: &ConnectionKey,
-        target: HostTarget,
-        now: Instant,
-        net: &Net,
-    ) -> (HostTarget, Option<Self>) {
-        let proxied = match target {
-            HostTarget::Destination(to) if !is_to_forwarder(key, net) => {
-                net.policy.proxied(key.remote, to, now)
-            }
-            _ => None,
-        };
-        let Some(ProxiedConnection { proxy, target: to }) = proxied else {
-            return (target, None);
-        };
+    /// Returns the first address of the proxy, and the handshake of a connection.
+    pub(super) fn new(
+        ProxiedConnection { proxy, target }: ProxiedConnection,
+    ) -> (Option<SocketAddr>, Box<Self>) {
         let first = proxy.addresses.first().copied();
         let negotiation = Self {
-            handshake: proxy.handshake(&to),
+            handshake: proxy.handshake(&target),
             proxy,
             next: 0,
             unsent: Vec::new(),
             is_connected: false,
             is_established: false,
         };
-        (first.map_or(target, HostTarget::Proxy), Some(negotiation))
+        (first, Box::new(negotiation))
     }
 
     /// Returns true if the proxy has an address to which no connect has led.
@@ -160,15 +147,12 @@ impl Negotiation {
 }
 
 impl<S> Tcp<S> {
-    /// Returns the reason for a connection whose host socket has failed before the guest's SYN was answered.
+    /// Returns the reason for a connection whose host connection could not be opened.
     pub(super) fn open_failed(&self, index: u32, failure: Failure) -> CloseReason {
-        match self.negotiations.contains_key(&index) {
-            true => CloseReason::ProxyFailed(failure),
-            false => CloseReason::ConnectFailed(failure),
-        }
+        failed(self.negotiations.contains_key(&index), failure)
     }
 
-    /// Continues the handshake with the proxy, and answers the guest's SYN at its end.
+    /// Continues the handshake with the proxy, and at its end the connection of the guest.
     pub(super) fn negotiate<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -188,7 +172,7 @@ impl<S> Tcp<S> {
                 self.negotiations.remove(&index);
                 // Octets behind the answer may be in the receive queue, and no further event reports them.
                 connection.pending.readable = true;
-                self.answer_syn(index, ctx);
+                self.opened_on_host(index, ctx);
             }
             Err(reason) => self.refuse(index, reason, ctx),
         }

@@ -1,6 +1,7 @@
 //! Opens connections of the guest: its SYN becomes a connect to the remote host.
 //!
-//! The engine sends the guest a SYN-ACK only after the host connection is established.
+//! The engine sends the guest a SYN-ACK only after the host connection is established, except for an early accept
+//! ([`early`](super::early)).
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -8,6 +9,8 @@ use core::time::Duration;
 use pontoon_wire::frame::{self, Flags, Ip};
 
 use super::connection::{Connection, ConnectionKey, TcpState};
+use super::decided::HostTarget;
+use super::early::HostRoute;
 use super::events;
 use super::negotiation::{NEGOTIATION_TIMEOUT, Negotiation};
 use super::seq::Seq;
@@ -20,6 +23,7 @@ use crate::flow_events::{CloseReason, Grounds, RefusalReason};
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::Connect;
 use crate::policy::{Permitted, Standing};
+use crate::proxy::RouteBy;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
 impl<S> Tcp<S> {
@@ -67,26 +71,60 @@ impl<S> Tcp<S> {
             ctx.net.release(&key.into());
             return refuse_by_limit(&syn, ctx);
         }
-        let (target, mut negotiation) = Negotiation::begin(&key, target, ctx.now, ctx.net);
-        let timeout = ctx.net.config.connect_timeout;
-        let timeout = timeout.or(negotiation.as_ref().map(|_| NEGOTIATION_TIMEOUT));
-        let give_up = timeout.map(|after| ctx.now + after);
+        let admitted = AdmittedConnection {
+            permitted,
+            target,
+            verdict,
+            victim,
+            is_dns,
+        };
+        self.open_admitted(&syn, admitted, ctx);
+    }
+
+    /// Opens a connection that the policy, the decider and the limits permit.
+    fn open_admitted<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        syn: &OpeningSegment<'_, '_>,
+        admitted: AdmittedConnection,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let OpeningSegment { key, segment, .. } = *syn;
+        let AdmittedConnection {
+            permitted,
+            target,
+            verdict,
+            victim,
+            is_dns,
+        } = admitted;
+        let by = match permitted.on_proof {
+            true => RouteBy::Candidates,
+            false => RouteBy::Address,
+        };
+        let route = HostRoute::choose(&key, target, by, ctx.now, ctx.net);
         let iss = self.first_seq(&key, ctx.now);
-        let mut connection = Connection::new(key, TcpState::Connecting { give_up }, iss, ctx.now);
+        let mut connection = Connection::new(key, TcpState::Connecting { give_up: None }, iss, ctx.now);
         connection.apply_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
         connection.up.queries = is_dns.then(|| Queries::new(ctx.now));
         let (index, generation) = self.connections.vacant();
         let id = ctx.net.flow(Kind::Tcp, index, generation);
         ctx.net.counters.tcp_opened += 1;
-        connection.redirected = target.is_redirected();
         if permitted.on_proof {
             connection.require_proof();
         }
-        let grounds = Grounds {
+        let mut grounds = Grounds {
             rule: permitted.ground,
             verdict,
-            proxy: negotiation.as_ref().map(|_| DecisionGround::Proxy),
+            proxy: None,
         };
+        let (target, mut negotiation) = match route {
+            HostRoute::Chosen(target, negotiation) => (target, negotiation),
+            HostRoute::ByName => return self.accept_early(connection, grounds, victim, ctx),
+        };
+        connection.state = TcpState::Connecting {
+            give_up: give_up(negotiation.as_deref(), ctx.now, ctx.net),
+        };
+        connection.redirected = target.is_redirected();
+        grounds.proxy = negotiation.as_ref().map(|_| DecisionGround::Proxy);
         let reported = (events::target(&key, target, ctx.net), grounds);
         let opened = match &mut negotiation {
             Some(negotiation) => negotiation.connect(id, ctx.host),
@@ -95,10 +133,7 @@ impl<S> Tcp<S> {
         match opened {
             Err(failure) => {
                 ctx.net.release(&key.into());
-                let reason = match negotiation {
-                    Some(_) => CloseReason::ProxyFailed(failure),
-                    None => CloseReason::ConnectFailed(failure),
-                };
+                let reason = failed(negotiation.is_some(), failure);
                 events::report_failed(id, &key, reported, reason, (ctx.net, ctx.now));
                 self.report_failure(&key, segment.seq, reason, ctx);
             }
@@ -157,25 +192,29 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Continues after the connect has succeeded: with the handshake with the proxy, or with the guest's SYN.
-    fn established<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
+    /// Continues after the connect has succeeded: with the handshake with the proxy, or with the connection of the guest.
+    pub(super) fn established<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
         match self.negotiations.get_mut(&index) {
             Some(negotiation) => {
                 negotiation.is_connected = true;
                 self.negotiate(index, ctx);
             }
-            None => self.answer_syn(index, ctx),
+            None => self.opened_on_host(index, ctx),
         }
     }
 
-    /// Sends the SYN-ACK, unless the policy refuses the destination by now.
-    pub(super) fn answer_syn<H: Host<Socket = S>, T: Transmit>(
+    /// Sends the SYN-ACK, or the data that was held after an early accept, unless the policy refuses the destination by now.
+    pub(super) fn opened_on_host<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let connection = self.connections.at_mut(index);
-        let took = ctx.now.since(connection.opened);
+        let took = ctx.now.since(connection.connect_began());
         let standing = match connection.is_kept {
             false => standing(connection, ctx.now, ctx.net),
             true if is_reachable(connection, ctx.net) => Standing::Permitted,
@@ -184,15 +223,19 @@ impl<S> Tcp<S> {
         if standing == Standing::Refused || reaches_host(connection, took, ctx) {
             return self.prohibit(index, ctx);
         }
-        if standing == Standing::OnProof && connection.proof.is_none() {
+        if standing == Standing::OnProof && !connection.awaits_hello() {
             connection.require_proof();
         }
         ctx.net
             .histograms
             .tcp_connect_seconds
             .count(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-        connection.state = TcpState::SynReceived;
-        connection.pending.handshake = true;
+        if connection.connects_after_accept() {
+            connection.end_connect();
+        } else {
+            connection.state = TcpState::SynReceived;
+            connection.pending.handshake = true;
+        }
         self.flush(index, &[], ctx);
     }
 
@@ -227,7 +270,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Connects to the next address of the proxy, or refuses the guest's SYN.
+    /// Connects to the next address of the proxy, or refuses the connection.
     fn connect_failed<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -256,7 +299,8 @@ impl<S> Tcp<S> {
         self.refuse(index, reason, ctx);
     }
 
-    /// Refuses the guest's SYN because the host connection could not be opened, and removes the connection.
+    /// Refuses a connection of the guest because the host connection could not be opened, and removes it. After an early accept
+    /// it is reset.
     pub(super) fn refuse<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -265,6 +309,13 @@ impl<S> Tcp<S> {
     ) {
         let connection = self.connections.at_mut(index);
         connection.ends_by(reason);
+        if connection.connects_after_accept() {
+            count_failure(reason, ctx.net);
+            if let Some(socket) = connection.socket.take() {
+                ctx.host.close(socket);
+            }
+            return self.reset(index, ctx);
+        }
         let (key, isn) = (connection.key, (connection.up.next - 1).0);
         self.report_failure(&key, isn, reason, ctx);
         self.remove(index, ctx);
@@ -279,14 +330,7 @@ impl<S> Tcp<S> {
         reason: CloseReason,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        if reason.failure() == Some(Failure::Exhausted) {
-            ctx.net.counters.host_exhausted += 1;
-        }
-        match reason {
-            CloseReason::ProxyRefused(_) => ctx.net.counters.proxy_refused += 1,
-            CloseReason::ProxyFailed(_) => ctx.net.counters.proxy_failed += 1,
-            _ => ctx.net.counters.tcp_connect_failed += 1,
-        }
+        count_failure(reason, ctx.net);
         if let CloseReason::ConnectFailed(failure) = reason {
             super::unreachable::send_error(key, isn, failure, ctx);
         }
@@ -343,6 +387,17 @@ pub(super) struct OpeningSegment<'f, 'a> {
     pub(super) segment: &'f frame::Tcp,
 }
 
+/// A connection of the guest that the policy, the decider and the limits permit.
+struct AdmittedConnection {
+    permitted: Permitted,
+    /// Host's side of the connection, and the verdict of the decider.
+    target: HostTarget,
+    verdict: Option<DecisionGround>,
+    /// Half-closed connection that the new one replaces.
+    victim: Option<FlowId>,
+    is_dns: bool,
+}
+
 /// Decision about a connection of the guest, subject to the limits on flows.
 enum GuestAdmission {
     /// The connection may be opened.
@@ -354,6 +409,33 @@ enum GuestAdmission {
     Refused,
     /// The SYN was handed over to another worker.
     HandedOver,
+}
+
+/// Returns the time at which a connect is abandoned that begins now; `None` leaves the timeout to the host's kernel.
+pub(super) fn give_up(negotiation: Option<&Negotiation>, now: Instant, net: &Net) -> Option<Instant> {
+    let timeout = net.config.connect_timeout;
+    let timeout = timeout.or(negotiation.map(|_| NEGOTIATION_TIMEOUT));
+    timeout.map(|after| now + after)
+}
+
+/// Returns the reason for a connection whose host connection could not be opened.
+pub(super) const fn failed(uses_proxy: bool, failure: Failure) -> CloseReason {
+    match uses_proxy {
+        true => CloseReason::ProxyFailed(failure),
+        false => CloseReason::ConnectFailed(failure),
+    }
+}
+
+/// Counts a connection whose host connection could not be opened.
+fn count_failure(reason: CloseReason, net: &mut Net) {
+    if reason.failure() == Some(Failure::Exhausted) {
+        net.counters.host_exhausted += 1;
+    }
+    match reason {
+        CloseReason::ProxyRefused(_) => net.counters.proxy_refused += 1,
+        CloseReason::ProxyFailed(_) => net.counters.proxy_failed += 1,
+        _ => net.counters.tcp_connect_failed += 1,
+    }
 }
 
 /// Refuses a connection that a limit on flows does not permit.
@@ -414,8 +496,8 @@ pub(super) fn standing<S>(connection: &Connection<S>, now: Instant, net: &Net) -
     }
     let proved = connection.proof.as_ref().and_then(|proof| proof.hello());
     match net.policy.standing(to, connection.opened, proved, now) {
-        // Its data was sent without a proof.
-        Standing::OnProof if connection.proof.is_none() && connection.state == TcpState::Open => {
+        // Its data was, or may have been, sent without a proof.
+        Standing::OnProof if connection.state == TcpState::Open && !connection.awaits_hello() => {
             Standing::Refused
         }
         standing => standing,

@@ -7,6 +7,7 @@
 
 use core::time::Duration;
 
+use pontoon_names::HostName;
 use pontoon_names::client_hello::{self, ClientHello, ClientHelloReader};
 use vm_memory::VolatileSlice;
 
@@ -43,6 +44,8 @@ pub(super) struct NameProof {
     until: Option<Instant>,
     /// True if the connection counts as one of [`MOST`].
     is_counted: bool,
+    /// True if the host connection is opened after the proof (module [`early`](super::early)).
+    precedes_connect: bool,
 }
 
 /// Progress of a proof.
@@ -52,6 +55,14 @@ enum Stage {
     Reading,
     /// There is no room for one more connection whose proof is pending.
     Overflowed,
+    /// The rules permit the connection, and the host connection has to be opened.
+    Routing,
+    /// The host connection is being opened.
+    Connecting {
+        since: Instant,
+        /// Time at which the connect is abandoned; `None` leaves the timeout to the host's kernel.
+        give_up: Option<Instant>,
+    },
     /// The rules permit the connection, and the held data has to be sent to the host.
     Sending,
     /// The connection is like others.
@@ -88,7 +99,7 @@ impl NameProof {
     pub(super) fn begin(&mut self, net: &mut Net, now: Instant) {
         self.until = Some(now + PATIENCE);
         if net.proving >= MOST {
-            if self.stage == Stage::Reading {
+            if let Stage::Reading | Stage::Routing = self.stage {
                 self.stage = Stage::Overflowed;
             }
             return;
@@ -100,8 +111,16 @@ impl NameProof {
     /// Permits the connection without a proof.
     pub(super) fn waive(&mut self) {
         if self.stage == Stage::Reading {
-            self.stage = Stage::Sending;
+            self.permit();
         }
+    }
+
+    /// Continues after the rules have permitted the connection.
+    fn permit(&mut self) {
+        self.stage = match self.precedes_connect {
+            true => Stage::Routing,
+            false => Stage::Sending,
+        };
     }
 
     /// Frees the memory for the guest's data.
@@ -124,6 +143,7 @@ impl NameProof {
 impl<S> Connection<S> {
     /// Requires a proof before the connection carries data.
     pub(super) fn require_proof(&mut self) {
+        let precedes_connect = self.proof.as_ref().is_some_and(|proof| proof.precedes_connect);
         self.proof = Some(Box::new(NameProof {
             stage: Stage::Reading,
             reader: ClientHelloReader::new(),
@@ -132,6 +152,7 @@ impl<S> Connection<S> {
             hello: None,
             until: None,
             is_counted: false,
+            precedes_connect,
         }));
         self.up.want = self.up.next + WINDOW;
     }
@@ -141,15 +162,70 @@ impl<S> Connection<S> {
         self.proof.as_ref().is_some_and(|proof| proof.is_unproven())
     }
 
-    /// Returns the time at which a pending proof fails.
-    pub(super) fn proof_deadline(&self) -> Option<Instant> {
-        let proof = self.proof.as_ref()?;
-        proof
-            .until
-            .filter(|_| self.state == TcpState::Open && proof.stage == Stage::Reading)
+    /// Opens the host connection after the proof that the connection requires.
+    pub(super) fn precede_connect(&mut self) {
+        if let Some(proof) = &mut self.proof {
+            proof.precedes_connect = true;
+        }
     }
 
-    /// Returns true if a pending proof has failed because of its deadline.
+    /// Returns true if the connection has to prove a name and has not.
+    pub(super) fn awaits_hello(&self) -> bool {
+        let proof = self.proof.as_ref();
+        proof.is_some_and(|proof| matches!(proof.stage, Stage::Reading | Stage::Overflowed))
+    }
+
+    /// Returns true if the host connection has to be opened now, after an early accept.
+    pub(super) fn awaits_connect(&self) -> bool {
+        let proof = self.proof.as_ref();
+        self.state == TcpState::Open && proof.is_some_and(|proof| proof.stage == Stage::Routing)
+    }
+
+    /// Returns the name that the connection has proved.
+    pub(super) fn proven_name(&self) -> Option<&HostName> {
+        let hello = self.proof.as_ref()?.hello.as_ref();
+        hello.map(|hello| &hello.name)
+    }
+
+    /// Begins to open the host connection after an early accept.
+    pub(super) fn begin_connect(&mut self, since: Instant, give_up: Option<Instant>) {
+        if let Some(proof) = &mut self.proof {
+            proof.stage = Stage::Connecting { since, give_up };
+        }
+    }
+
+    /// Returns true if the host connection is being opened after an early accept.
+    pub(super) fn connects_after_accept(&self) -> bool {
+        let proof = self.proof.as_ref();
+        proof.is_some_and(|proof| matches!(proof.stage, Stage::Connecting { .. }))
+    }
+
+    /// Permits the data of a connection whose host connection was opened after an early accept.
+    pub(super) fn end_connect(&mut self) {
+        if let Some(proof) = &mut self.proof {
+            proof.stage = Stage::Sending;
+        }
+    }
+
+    /// Returns the time at which the host connection began to be opened.
+    pub(super) fn connect_began(&self) -> Instant {
+        match self.proof.as_ref().map(|proof| proof.stage) {
+            Some(Stage::Connecting { since, .. }) => since,
+            _ => self.opened,
+        }
+    }
+
+    /// Returns the time at which a pending proof fails, or the connect after it.
+    pub(super) fn proof_deadline(&self) -> Option<Instant> {
+        let proof = self.proof.as_ref()?;
+        match proof.stage {
+            Stage::Reading => proof.until.filter(|_| self.state == TcpState::Open),
+            Stage::Connecting { give_up, .. } => give_up,
+            Stage::Overflowed | Stage::Routing | Stage::Sending | Stage::Done => None,
+        }
+    }
+
+    /// Returns true if a pending proof, or the connect after it, has failed because of its deadline.
     pub(super) fn is_proof_late(&self, now: Instant) -> bool {
         self.proof_deadline().is_some_and(|at| now >= at)
     }
@@ -175,6 +251,7 @@ impl<S> Connection<S> {
         match proof.stage {
             Stage::Done => return Ok(Progress::Proven),
             Stage::Sending => {}
+            Stage::Routing | Stage::Connecting { .. } => return Ok(Progress::Unproven),
             Stage::Overflowed => return Err(Unproven::TooMany.into()),
             Stage::Reading => {
                 let hello = match proof.reader.push(&proof.held[begin..]) {
@@ -191,7 +268,10 @@ impl<S> Connection<S> {
                 ctx.net
                     .report_proof(id, ends, (Ok(()), Some(ground)), Some(&hello.name), ctx.now);
                 proof.hello = Some(hello);
-                proof.stage = Stage::Sending;
+                proof.permit();
+                if proof.stage == Stage::Routing {
+                    return Ok(Progress::Unproven);
+                }
             }
         }
         self.send_held(ctx)

@@ -1,7 +1,10 @@
 //! Cases about connections through an upstream proxy on the host's loopback: squid, Dante, and servers that are none.
 
+mod core_files;
 mod credentials;
+mod names;
 mod refusals;
+mod ssh;
 mod vm;
 
 use std::io::{Read as _, Write as _};
@@ -49,8 +52,23 @@ pub(super) fn cases() -> Vec<Case> {
     .flatten()
     .collect();
     cases.push(Case::new("proxy.engine-killed", 60, engine_killed));
+    cases.push(
+        Case::new("transfer.gib-through-squid", 60, |context| {
+            gib(context, Kind::Squid)
+        })
+        .alone(),
+    );
+    cases.push(
+        Case::new("transfer.gib-through-dante", 60, |context| {
+            gib(context, Kind::Dante)
+        })
+        .alone(),
+    );
+    cases.extend(core_files::cases());
     cases.extend(credentials::cases());
+    cases.extend(names::cases());
     cases.extend(refusals::cases());
+    cases.extend(ssh::cases());
     cases.extend(vm::cases());
     cases.into_iter().map(Case::pontoon_only).collect()
 }
@@ -272,6 +290,21 @@ fn carries(context: &Context, family: Family, kind: Kind) -> Result<()> {
         "{text}"
     );
     Ok(())
+}
+
+/// Tests that a download of 1 GiB through the proxy has the hash of the content that the server sends.
+fn gib(context: &Context, kind: Kind) -> Result<()> {
+    const GIB: u64 = 1 << 30;
+    let network = Network::new(context)?;
+    let proxy = RunningProxy::start(kind)?;
+    let server = servers(&network, Family::V4)?;
+    let wanted = std::thread::spawn(|| hash(3, GIB));
+    let line = format!(
+        "curl -sSg --fail http://{}/bytes/3/{GIB} | openssl dgst -sha256 -r",
+        server.ip()
+    );
+    let run = network.run().options(proxy.option(Family::V4));
+    expect(&run.shell(&line).text()?, &process::join(wanted)?)
 }
 
 /// Tests that names are resolved by the proxy, on a host whose resolver answers nothing.

@@ -40,13 +40,13 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// The far end of the network: a TLS server on the addresses that its DNS server returns for all names.
-struct FarEnd<'a> {
+pub(super) struct FarEnd<'a> {
     network: Network<'a>,
-    server: TlsServer,
+    pub(super) server: TlsServer,
 }
 
 impl<'a> FarEnd<'a> {
-    fn new(context: &'a Context, families: &[Family]) -> Result<Self> {
+    pub(super) fn new(context: &'a Context, families: &[Family]) -> Result<Self> {
         let network = Network::new(context)?;
         let resolver = network.server_address(Family::V4);
         replace_file("/etc/resolv.conf", &format!("nameserver {resolver}\n"))?;
@@ -63,9 +63,20 @@ impl<'a> FarEnd<'a> {
 
     /// Runs a line of shell in a guest with these rules. Returns its output, with standard error, and the records of its events.
     fn run(&self, rules: &[&str], line: &str) -> Result<(String, Vec<Value>)> {
+        self.run_with(&[], rules, line)
+    }
+
+    /// As [`Self::run`], with further options.
+    pub(super) fn run_with(
+        &self,
+        further: &[String],
+        rules: &[&str],
+        line: &str,
+    ) -> Result<(String, Vec<Value>)> {
         let _ = std::fs::remove_file(AUDIT);
         let options = rules.iter().flat_map(|rule| ["--allow", rule]);
         let run = self.network.run().options(options).options(["--audit", AUDIT]);
+        let run = run.options(further);
         let text = run.shell(&format!("{{ {line} ; }} 2>&1; true")).text()?;
         let records = std::fs::read_to_string(AUDIT)?;
         let records = records.lines().map(serde_json::from_str);
@@ -88,7 +99,7 @@ fn start_server(network: &Network<'_>, addresses: &[IpAddr]) -> Result<TlsServer
 }
 
 /// Lines of shell that connect to `name` and print the file of the server.
-fn lines(name: &str) -> Vec<(&'static str, String)> {
+pub(super) fn lines(name: &str) -> Vec<(&'static str, String)> {
     let python = format!(
         "import socket, ssl\n\
          context = ssl.create_default_context(cafile=\"{AUTHORITY}\")\n\
@@ -121,17 +132,17 @@ fn lines(name: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn curl(options: &str, url: &str) -> String {
+pub(super) fn curl(options: &str, url: &str) -> String {
     format!("curl -sS {options} --noproxy '*' --max-time 10 --cacert {AUTHORITY} {url}")
 }
 
 /// The content that the client prints if it has reached the server.
-fn content(client: &str) -> &'static str {
+pub(super) fn content(client: &str) -> &'static str {
     if client == "git" { "refs/heads/main" } else { HELLO }
 }
 
 /// The records about proofs, as `proof`, `name` and `rule`.
-fn proofs(records: &[Value]) -> Vec<(&str, &str, &str)> {
+pub(super) fn proofs(records: &[Value]) -> Vec<(&str, &str, &str)> {
     let proofs = records.iter().filter(|record| record["proof"].is_string());
     proofs
         .map(|record| {
@@ -173,7 +184,7 @@ fn clients(context: &Context) -> Result<()> {
 }
 
 /// Checks that the server has received connections after the first `before`, and no byte on them.
-fn no_byte_since(far: &FarEnd<'_>, before: usize) -> Result<()> {
+pub(super) fn no_byte_since(far: &FarEnd<'_>, before: usize) -> Result<()> {
     let received = far.server.received();
     let since = received.get(before..).unwrap_or_default();
     ensure!(

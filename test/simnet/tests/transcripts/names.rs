@@ -2,6 +2,7 @@
 
 mod refused;
 mod responses;
+mod routes;
 mod rules;
 
 use pontoon_engine::Egress;

@@ -14,8 +14,8 @@ use super::*;
 const PROXY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), PORT);
 
 /// Request for a connection to [`SERVER`], and answers.
-const REQUEST: &[u8] = b"CONNECT 203.0.113.7:80 HTTP/1.1\r\nHost: 203.0.113.7:80\r\n\r\n";
-const ANSWER: &[u8] = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 proxy\r\n\r\n";
+pub(super) const REQUEST: &[u8] = b"CONNECT 203.0.113.7:80 HTTP/1.1\r\nHost: 203.0.113.7:80\r\n\r\n";
+pub(super) const ANSWER: &[u8] = b"HTTP/1.1 200 Connection established\r\nVia: 1.1 proxy\r\n\r\n";
 const SOCKS_REQUEST: &[u8] = b"\x05\x01\x00\x05\x01\x00\x01\xcb\x00\x71\x07\x00\x50";
 const SOCKS_ANSWER: &[u8] = b"\x05\x00\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00";
 

@@ -4,10 +4,12 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::VecDeque;
 
+use pontoon_names::client_hello::LIMIT;
 use pontoon_simnet::frames::{Datagram, ETHERNET, IcmpMessage, Packet, Segment};
 use pontoon_simnet::settings::{GUEST_V4, GUEST_V6, SERVER_V4, SERVER_V6, addressing};
 use pontoon_wire::frame::Flags;
 
+use crate::client_hello::{Hello, records};
 use crate::script::Script;
 
 /// State of the scripted guest: the engine's most recent segments, from which it builds replies.
@@ -26,6 +28,9 @@ const DNS_V6: Ipv6Addr = Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 3);
 const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const AGENTS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
+
+/// Length of the guest's queries without trailing bytes.
+pub(crate) const QUERY_LEN: usize = QUERY.len();
 
 /// A DNS query: id, flags, counts, name `a`, type A, class IN.
 const QUERY: [u8; 19] = [1, 2, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'a', 0, 0, 1, 0, 1];
@@ -131,7 +136,20 @@ fn reply(received: &Segment, script: &mut Script<'_>) -> Segment {
         sack,
         ..Segment::between(received.to, received.from).with(flags, seq, ack)
     }
-    .carrying(vec![2; len])
+    .carrying(data(len))
+}
+
+/// Returns the data of a segment: most often `len` bytes without meaning, otherwise a ClientHello or a part of it.
+fn data(len: usize) -> Vec<u8> {
+    let hello = |name: &str| records(&Hello::new(name).message(), &[LIMIT]);
+    match len % 16 {
+        5 => hello("a"),
+        6 => hello("b"),
+        7 => hello("a")[..40].to_vec(),
+        8 => hello("a")[40..].to_vec(),
+        9 => [&hello("b")[..], &vec![2; len]].concat(),
+        _ => vec![2; len],
+    }
 }
 
 fn datagram(script: &mut Script<'_>) -> Datagram {

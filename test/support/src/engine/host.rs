@@ -6,9 +6,11 @@ use core::time::Duration;
 
 use pontoon_engine::host::{AcceptedConnection, Connect, DatagramMeta, PingReply, Problem, Received};
 use pontoon_engine::{Failure, FlowId, Host, Kind, Readiness};
+use pontoon_proxy::Protocol;
 use pontoon_simnet::settings::{SERVER_V4, SERVER_V6};
 use vm_memory::VolatileSlice;
 
+use super::guest::QUERY_LEN;
 use crate::script::Script;
 
 /// A socket that the engine has open: its index in [`HostileHost`].
@@ -20,7 +22,20 @@ pub(crate) struct HostileHost<'s> {
     pub(crate) script: Script<'s>,
     sockets: Vec<Socket>,
     peeks_at_offset: bool,
+    /// True if the egress rules require proofs of names.
+    pub(crate) has_names: bool,
+    /// Protocol of the upstream proxy, if there is one.
+    pub(crate) proxy: Option<Protocol>,
+    /// True if one of the names does not use the proxy.
+    pub(crate) has_routes: bool,
 }
+
+/// Address of the upstream proxy.
+pub(crate) const PROXY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 3128);
+
+/// Answers of a proxy that establishes the connection.
+const HTTP_ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n";
+const SOCKS_ANSWER: &[u8] = b"\x05\x00\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00";
 
 /// State of a socket of the hostile host.
 struct Socket {
@@ -30,6 +45,9 @@ struct Socket {
     v6: bool,
     /// Number of unread bytes in the receive queue of a stream.
     queue: u64,
+    /// Number of bytes that were discarded from it, and of those that were sent.
+    discarded: u64,
+    sent_len: u64,
     /// True if the end of the stream follows the unread bytes.
     end: bool,
     /// The first bytes of the most recent send, at most [`KEPT`].
@@ -64,10 +82,18 @@ const META: DatagramMeta = DatagramMeta {
 
 impl<'s> HostileHost<'s> {
     pub(crate) fn new(mut script: Script<'s>) -> Self {
+        let options = script.byte();
         Self {
-            peeks_at_offset: script.byte() & 1 == 0,
             script,
             sockets: Vec::new(),
+            peeks_at_offset: options & 1 == 0,
+            has_names: options & 2 == 2,
+            proxy: match options & 12 {
+                4 => Some(Protocol::Http),
+                12 => Some(Protocol::Socks5),
+                _ => None,
+            },
+            has_routes: options & 16 == 16,
         }
     }
 
@@ -110,6 +136,8 @@ impl<'s> HostileHost<'s> {
             open: true,
             v6,
             queue: 0,
+            discarded: 0,
+            sent_len: 0,
             end: false,
             sent: Vec::new(),
             to: None,
@@ -143,6 +171,21 @@ impl<'s> HostileHost<'s> {
         socket.to = to.or(socket.to);
     }
 
+    /// Checks that the first byte sent to a port whose connections have to prove a name is that of a TLS handshake.
+    fn check_proof(&mut self, held: &HeldSocket, parts: &[VolatileSlice<'_>]) {
+        let has_names = self.has_names;
+        let socket = self.socket(held);
+        // The decider redirects others to the loopback.
+        let is_named = |to: SocketAddr| matches!(to.port(), 80 | 81) && !to.ip().is_loopback();
+        let needs_proof = has_names && socket.to.is_some_and(is_named);
+        let first = parts.iter().find(|part| !part.is_empty());
+        if let (true, 0, Some(part)) = (needs_proof, socket.sent_len, first) {
+            let mut first = [0];
+            part.copy_to(&mut first);
+            assert_eq!(first, [22], "data before the proof");
+        }
+    }
+
     /// Returns the source address of a received datagram: any address, or the destination of the most recent send.
     fn sender(&mut self, held: &HeldSocket) -> SocketAddr {
         let (to, v6) = (self.socket(held).to, self.socket(held).v6);
@@ -170,6 +213,9 @@ impl<'s> HostileHost<'s> {
         if let (Some(byte), true) = (bytes.get_mut(at), self.script.byte() & 1 == 1) {
             *byte ^= self.script.byte();
         }
+        if self.has_names && self.script.byte() & 1 == 1 {
+            answer_with_address(&mut bytes);
+        }
         bytes.resize(bytes.len() + self.script.below(4000), 0x5a);
         let mut rest = &bytes[..];
         for slice in into {
@@ -179,6 +225,17 @@ impl<'s> HostileHost<'s> {
         }
         bytes.len() - rest.len()
     }
+}
+
+/// Appends the address of the server to a response whose question is that of the guest's queries.
+fn answer_with_address(response: &mut Vec<u8>) {
+    if response.len() < QUERY_LEN {
+        return;
+    }
+    response.truncate(QUERY_LEN);
+    response[7] = 1;
+    response.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+    response.extend(SERVER_V4.octets());
 }
 
 impl Host for HostileHost<'_> {
@@ -245,19 +302,35 @@ impl Host for HostileHost<'_> {
             return Err(failure);
         }
         let room: usize = into.iter().map(VolatileSlice::len).sum();
+        let proxy = self.proxy;
         let socket = self.socket(socket);
         let there = socket.queue.saturating_sub(at.into());
-        match usize::try_from(there).unwrap().min(room) {
-            0 if socket.end => Ok(0),
-            0 => Err(Failure::WouldBlock),
-            len => Ok(len),
+        let len = match usize::try_from(there).unwrap().min(room) {
+            0 if socket.end => return Ok(0),
+            0 => return Err(Failure::WouldBlock),
+            len => len,
+        };
+        if let (Some(protocol), true) = (proxy, socket.to == Some(PROXY)) {
+            let answer = match protocol {
+                Protocol::Http => HTTP_ANSWER,
+                Protocol::Socks5 => SOCKS_ANSWER,
+            };
+            let begin = usize::try_from(socket.discarded + u64::from(at)).unwrap();
+            let mut rest = answer.get(begin..).unwrap_or_default();
+            for slice in into {
+                let (now, later) = rest.split_at(rest.len().min(slice.len()));
+                slice.copy_from(now);
+                rest = later;
+            }
         }
+        Ok(len)
     }
 
     fn tcp_discard(&mut self, socket: &mut HeldSocket, len: u32) -> Result<(), Failure> {
         let socket = self.socket(socket);
         let left = socket.queue.checked_sub(len.into());
         socket.queue = left.expect("no more is discarded than there is");
+        socket.discarded += u64::from(len);
         self.failure().map_or(Ok(()), Err)
     }
 
@@ -267,10 +340,13 @@ impl Host for HostileHost<'_> {
             return Err(failure);
         }
         let len: usize = parts.iter().map(VolatileSlice::len).sum();
-        match self.script.byte() & 7 {
-            7 if len > 0 => Ok(1 + self.script.below(len.min(65_536))),
-            _ => Ok(len),
-        }
+        self.check_proof(socket, parts);
+        let sent = match self.script.byte() & 7 {
+            7 if len > 0 => 1 + self.script.below(len.min(65_536)),
+            _ => len,
+        };
+        self.socket(socket).sent_len += sent as u64;
+        Ok(sent)
     }
 
     fn tcp_receive_memory(&mut self, socket: &mut HeldSocket) -> u32 {

@@ -3,7 +3,7 @@ use core::str::FromStr as _;
 use proptest::prelude::*;
 
 use super::*;
-use crate::egress::{Match, Pattern, Proof, Target};
+use crate::egress::{Match, Part, Pattern, Proof, Target};
 
 #[test]
 fn egress_rules_are_parsed() {
@@ -175,5 +175,28 @@ proptest! {
         if let Ok(Match { target: Target::Name(name), .. }) = text.parse() {
             prop_assert!(matches!(name, Pattern::Exactly(name) if name.ends_with(|c: char| c.is_ascii_alphanumeric())));
         }
+    }
+}
+
+#[test]
+fn part_of_the_names_of_another_pattern() {
+    let pattern = |text: &str| match text.parse::<Match>().unwrap().target {
+        Target::Name(pattern) => pattern,
+        other => panic!("{other:?}"),
+    };
+    for (own, names, part) in [
+        ("a.example", "a.example", Part::All),
+        ("a.example", "b.example", Part::None),
+        ("*.example", "a.example", Part::All),
+        ("*.example", "example", Part::None),
+        ("a.example", "*.example", Part::Some),
+        ("*.example", "*.example", Part::All),
+        ("*.example", "*.a.example", Part::All),
+        ("*.a.example", "*.example", Part::Some),
+        ("*.a.example", "*.b.example", Part::None),
+        ("*.a.example", "a.example", Part::None),
+        ("example", "*.example", Part::None),
+    ] {
+        assert_eq!(pattern(own).part_of(&pattern(names)), part, "{own} of {names}");
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Starts squid with the user `user`, and returns the address of the server.
-fn squid(network: &Network<'_>) -> Result<(RunningProxy, SocketAddr)> {
+pub(super) fn squid(network: &Network<'_>) -> Result<(RunningProxy, SocketAddr)> {
     tmpfs(Path::new(DIRECTORY))?;
     let hash = process::output(Command::new("openssl").args(["passwd", "-apr1", PASSWORD]))?;
     std::fs::write("/mnt/users", format!("user:{hash}"))?;
@@ -101,7 +101,7 @@ fn credentials(context: &Context) -> Result<()> {
     Ok(())
 }
 
-fn has_no_secret(file: &str, content: &[u8]) -> Result<()> {
+pub(super) fn has_no_secret(file: &str, content: &[u8]) -> Result<()> {
     for secret in [PASSWORD, BASE64] {
         let found = content
             .windows(secret.len())

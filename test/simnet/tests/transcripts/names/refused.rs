@@ -3,7 +3,7 @@
 use super::*;
 
 /// Returns the streams that prove nothing, each with the word for the reason and the name that is reported.
-fn unproven() -> Vec<(Vec<u8>, &'static str, Option<&'static str>)> {
+pub(super) fn unproven() -> Vec<(Vec<u8>, &'static str, Option<&'static str>)> {
     let without_name = Hello {
         extensions: Some(vec![(10, vec![0, 2, 0, 29])]),
         ..Hello::new(NAME)
