@@ -20,6 +20,7 @@ mod half_closed;
 mod handshake;
 mod idle;
 mod joined;
+mod loopback_forward;
 mod lost;
 mod negotiation;
 mod open;

@@ -160,13 +160,19 @@ impl KernelHost {
         let peer = peer
             .and_then(|peer| SocketAddr::try_from(peer).ok())
             .ok_or(Errno::AFNOSUPPORT)?;
-        let stream = self.stream(fd, Family::of(peer.ip()));
+        let is_of_guest = self.published.is_in_guest(listener);
+        let stream = match is_of_guest {
+            true => Stream::accepted_in_guest(fd),
+            false => self.stream(fd, Family::of(peer.ip())),
+        };
         self.epoll.add(&stream.fd, flow.into()).inspect_err(|_| {
             // The listener is edge triggered, and its event was for all clients in its backlog; so the others would not
             // be reported.
             self.published.report_later(listener);
         })?;
-        self.count_stream();
+        if !is_of_guest {
+            self.count_stream();
+        }
         Ok((stream, peer))
     }
 
@@ -222,6 +228,14 @@ impl Stream {
             sent: NoDelayState::NoDelay,
             has_much: false,
             transit: None,
+        }
+    }
+
+    /// Wraps a TCP socket that was accepted from a listener in the guest's network namespace.
+    pub(super) const fn accepted_in_guest(fd: OwnedFd) -> Self {
+        Self {
+            sent: NoDelayState::Nothing,
+            ..Self::of_guest(fd)
         }
     }
 
