@@ -18,7 +18,7 @@ use crate::publish::{AutoCounts, MOST_AUTOS, limited, too_many_autos};
 
 /// Value of `--guest-forward`: `[ADDR:]PORTS[:[TARGET:]PORTS][/tcp|/udp|/both]`. The guest reaches the second PORTS of
 /// the host's address TARGET (default: its loopback address) at the first PORTS of ADDR (default: the gateway). The
-/// syntax is that of `--publish`.
+/// syntax is that of `--publish`; ADDR may also be `localhost`, which means the guest's loopback addresses of both families.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward(Publish);
 
@@ -26,6 +26,15 @@ impl FromStr for Forward {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(rest) = text.strip_prefix(LOCALHOST) {
+            let Self(mut spec) = rest.parse()?;
+            if spec.address.is_some() {
+                return Err("'localhost' excludes an address".into());
+            }
+            check_loopback(&spec)?;
+            spec.path = PublishedPath::FromGuest;
+            return Ok(Self(spec));
+        }
         let spec: Publish = text.parse()?;
         if spec.interface.is_some() {
             return Err("an interface of the host is for --publish only".into());
@@ -52,9 +61,15 @@ impl FromStr for Forward {
 
 impl fmt::Display for Forward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.path == PublishedPath::FromGuest {
+            f.write_str(LOCALHOST)?;
+        }
         self.0.fmt(f)
     }
 }
+
+/// Start of a value whose addresses are the loopback addresses of the guest, of both families.
+const LOCALHOST: &str = "localhost:";
 
 /// Checks a value whose address is a loopback address of the guest, where a socket listens in the guest's network namespace.
 fn check_loopback(spec: &Publish) -> Result<(), String> {
@@ -125,8 +140,12 @@ impl Forward {
                 address.is_none_or(|address| address.is_ipv4() == loopback.is_ipv4())
             };
             (is_of_family(self.0.address) && is_of_family(self.0.target)).then(|| {
+                let default = match self.0.path {
+                    PublishedPath::FromGuest => loopback,
+                    _ => gateway,
+                };
                 let (from, to) = (self.0.address, self.0.target);
-                (from.unwrap_or(gateway), to.unwrap_or(loopback))
+                (from.unwrap_or(default), to.unwrap_or(loopback))
             })
         });
         let of_end = |(from, to): (IpAddr, IpAddr)| {

@@ -25,6 +25,7 @@ mod lifecycle;
 mod limits;
 mod load;
 mod local_clients;
+mod loopback_forwards;
 mod log;
 mod pacing;
 mod passt;
@@ -91,6 +92,7 @@ pub(crate) fn all() -> Vec<Case> {
         limits::cases,
         load::cases,
         local_clients::cases,
+        loopback_forwards::cases,
         log::cases,
         pacing::cases,
         passt::cases,
@@ -136,6 +138,7 @@ pub(crate) fn all() -> Vec<Case> {
         dns::cases,
         icmp::cases,
         local_clients::cases,
+        loopback_forwards::cases,
         policy::cases,
         publish::cases,
         tcp::cases,

@@ -237,7 +237,6 @@ impl<S> Tcp<S> {
         ctx.net.joined_opened(share(&published));
         let connection = self.joined.connections.at_mut(id.index);
         if connection.is_from_guest() {
-            ctx.net.counters.tcp_opened += 1;
             connection.report_opened(id, Some(to), ctx.net, ctx.now);
         }
         match connect {

@@ -131,6 +131,7 @@ impl<S> Tcp<S> {
             ctx.net.report_refused(ends, RefusalReason::Host(failure), ctx.now);
             return ctx.host.abort(client.accepted.socket);
         }
+        ctx.net.counters.tcp_opened += 1;
         match target.open(connected, ctx.host) {
             Ok((socket, connect)) => {
                 let to = target.address().unwrap_or(client.guest);

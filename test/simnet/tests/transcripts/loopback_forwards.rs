@@ -1,7 +1,7 @@
 //! Tests of guest forwards at a loopback address of the guest, whose connections use no link.
 
 use pontoon_engine::config::PublishedPath;
-use pontoon_engine::decider::{Answer, DEADLINE, Denial, Direction, Verdict};
+use pontoon_engine::decider::{Answer, DEADLINE, Denial, Direction, TokenState, Verdict};
 use pontoon_engine::policy::{GuestForward, GuestForwards};
 use pontoon_simnet::decider::ScriptedDecider;
 
@@ -177,7 +177,7 @@ fn decider_decides_about_the_target() {
             connect(&mut given, SILENT);
             if late {
                 assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
-                given.verdict(token(&decider), verdict);
+                assert_eq!(given.verdict(token(&decider), verdict), TokenState::Known);
             } else {
                 let request = &decider.take()[0];
                 let destination = (LOCAL, 5000).into();
@@ -220,7 +220,7 @@ fn connections_beyond_half_of_max_flows_are_reset() {
 
 #[test]
 fn connection_is_listed_as_one_of_the_guest() {
-    let (mut given, _) = connected(SILENT, SILENT);
+    let (given, _) = connected(SILENT, SILENT);
     let mut flows = Vec::new();
     let mut next = Some(0);
     while let Some(at) = next {
