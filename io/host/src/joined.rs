@@ -280,11 +280,17 @@ mod tests {
     #[test]
     fn bytes_arrive_in_order_with_and_without_pipes() {
         let data: Vec<u8> = (0..8_000_000_u32).map(|at| (at / 7 % 251) as u8).collect();
-        for held in [0, MAX_PIPES] {
+        // Beyond the user's limit, a pipe has one page.
+        for (held, small) in [(0, false), (0, true), (MAX_PIPES, false)] {
             let (mut client, mut outer) = connection();
             let (mut server, mut inner) = connection();
             let mut mover = Mover::new();
             mover.open = held;
+            if small {
+                let pipe = mover.take_pipe().unwrap();
+                assert!(fcntl_setpipe_size(&pipe.write, 1).unwrap() < PIPE);
+                mover.give_back(pipe);
+            }
             thread::scope(|scope| {
                 scope.spawn(|| {
                     client.write_all(&data).unwrap();
@@ -296,7 +302,7 @@ mod tests {
                     received
                 });
                 move_all(&mut mover, &mut outer, &mut inner);
-                assert!(received.join().unwrap() == data, "{held} pipes are held");
+                assert!(received.join().unwrap() == data, "{held} pipes are held, small: {small}");
             });
             assert!(outer.transit.is_none());
             assert_eq!(mover.open - mover.idle.len(), held);

@@ -232,11 +232,10 @@ impl Stream {
     }
 
     /// Wraps a TCP socket that was accepted from a listener in the guest's network namespace.
-    pub(super) const fn accepted_in_guest(fd: OwnedFd) -> Self {
-        Self {
-            sent: NoDelayState::Nothing,
-            ..Self::of_guest(fd)
-        }
+    pub(super) fn accepted_in_guest(fd: OwnedFd) -> Self {
+        let mut stream = Self::of_guest(fd);
+        stream.sent = NoDelayState::Nothing;
+        stream
     }
 
     /// Returns true if the socket belongs to the guest's network namespace, and so does its port.
