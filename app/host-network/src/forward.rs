@@ -166,7 +166,12 @@ impl Forward {
 
 /// Returns the ports of a forward at a loopback address of the guest.
 fn loopback_ports(forward: &GuestForward) -> impl Iterator<Item = Published> + use<> {
-    let GuestForward { from, to, protocol, count } = *forward;
+    let GuestForward {
+        from,
+        to,
+        protocol,
+        count,
+    } = *forward;
     let count = if from.ip().is_loopback() { count } else { 0 };
     (0..count).map(move |offset| Published {
         target: Some(to.ip()),

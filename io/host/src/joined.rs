@@ -302,7 +302,10 @@ mod tests {
                     received
                 });
                 move_all(&mut mover, &mut outer, &mut inner);
-                assert!(received.join().unwrap() == data, "{held} pipes are held, small: {small}");
+                assert!(
+                    received.join().unwrap() == data,
+                    "{held} pipes are held, small: {small}"
+                );
             });
             assert!(outer.transit.is_none());
             assert_eq!(mover.open - mover.idle.len(), held);

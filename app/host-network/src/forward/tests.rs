@@ -51,12 +51,7 @@ fn unsuitable_values_are_refused() {
     let wrong = |text: &str| text.parse::<Forward>().unwrap_err();
     assert_eq!(wrong("%lo:80"), "an interface of the host is for --publish only");
     assert!(wrong("all").starts_with("'all' is for --publish only"));
-    for address in [
-        "0.0.0.0",
-        "224.0.0.1",
-        "[fe80::2]",
-        "169.254.169.254",
-    ] {
+    for address in ["0.0.0.0", "224.0.0.1", "[fe80::2]", "169.254.169.254"] {
         let why = format!("{address}:80").parse::<Forward>().unwrap_err();
         assert!(why.starts_with("the guest cannot reach the host at"), "{why}");
     }

@@ -22,7 +22,9 @@ pub(crate) fn open(ports: &[Published], guest: &GuestKind) -> Result<Vec<Arc<Own
     if ports.is_empty() {
         return Ok(Vec::new());
     }
-    let namespace = guest.network().context("cannot open the guest's network namespace")?;
+    let namespace = guest
+        .network()
+        .context("cannot open the guest's network namespace")?;
     let Some(namespace) = &namespace else {
         return Err(Error::new("the guest has no network namespace of this host"));
     };
@@ -54,7 +56,9 @@ pub(crate) fn open(ports: &[Published], guest: &GuestKind) -> Result<Vec<Arc<Own
     received?;
     match sockets.len() == ports.len() {
         true => Ok(sockets),
-        false => Err(Error::new("the child that opens ports of the guest exited unexpectedly")),
+        false => Err(Error::new(
+            "the child that opens ports of the guest exited unexpectedly",
+        )),
     }
 }
 
@@ -65,6 +69,10 @@ fn enter(namespace: &File, supervisor: &OwnedFd) -> Result<(), Error> {
 }
 
 fn listening(port: &Published) -> Result<OwnedFd, Error> {
-    open_socket(port.key())
-        .map_err(|error| Error::io(format_args!("cannot listen at {} of the guest", port.host), &error))
+    open_socket(port.key()).map_err(|error| {
+        Error::io(
+            format_args!("cannot listen at {} of the guest", port.host),
+            &error,
+        )
+    })
 }

@@ -8,12 +8,12 @@ use core::net::SocketAddr;
 use super::accept::AcceptedClient;
 use super::decided::HostTarget;
 use super::{Tcp, events};
+use crate::config::Protocol;
 use crate::ctx::{Capacity, Ctx, Net};
 use crate::decider::{Direction, Kept, NewFlow, Ruling};
 use crate::egress::{DecisionGround, DestinationSelection, EgressProtocol};
 use crate::flow_events::{CloseReason, FlowEnds, Grounds, RefusalReason};
 use crate::flow_rate::{Admission, FlowOpener};
-use crate::config::Protocol;
 use crate::policy::{GuestForwards, Standing};
 use crate::tcp::connection::ConnectionKey;
 use crate::{Failure, Host, Instant, Transmit};
@@ -31,7 +31,11 @@ const fn key(client: SocketAddr, server: SocketAddr) -> ConnectionKey {
 }
 
 /// Returns the target of a connection to a forward and the ground on which it is permitted, or counts a refusal by the policy.
-pub(super) fn permit<S>(client: &AcceptedClient<S>, now: Instant, net: &mut Net) -> Option<(SocketAddr, Grounds)> {
+pub(super) fn permit<S>(
+    client: &AcceptedClient<S>,
+    now: Instant,
+    net: &mut Net,
+) -> Option<(SocketAddr, Grounds)> {
     let to = client.published.host;
     let refused = match net.check_egress(EgressProtocol::Tcp, to.ip(), to.port(), now) {
         Ok(permitted) if !permitted.on_proof => {
@@ -51,8 +55,8 @@ pub(super) fn permit<S>(client: &AcceptedClient<S>, now: Instant, net: &mut Net)
 }
 
 impl<S> Tcp<S> {
-    /// Connects an accepted program of the guest to the target of the forward, asks the decider about it, or resets it if the policy
-    /// or the limits on flows do not permit the connection.
+    /// Connects an accepted program of the guest to the target of the forward, or asks the decider about it. Resets it if the
+    /// policy or the limits on flows do not permit the connection.
     pub(super) fn accept_from_guest<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         client: AcceptedClient<S>,
@@ -91,7 +95,10 @@ impl<S> Tcp<S> {
     ) {
         // The rules may have changed since the decider was asked.
         let to = client.guest;
-        let permitted = ctx.net.policy.check_again(EgressProtocol::Tcp, to.ip(), to.port(), ctx.now);
+        let permitted = ctx
+            .net
+            .policy
+            .check_again(EgressProtocol::Tcp, to.ip(), to.port(), ctx.now);
         let Ok(permitted) = permitted.map_err(|_| ctx.net.counters.policy_refused += 1) else {
             return ctx.host.abort(client.accepted.socket);
         };
@@ -128,7 +135,8 @@ impl<S> Tcp<S> {
         let (accepted, connected) = self.joined_ids(ctx.net);
         if let Err(failure) = ctx.host.tcp_assign(accepted, &mut client.accepted.socket) {
             ctx.net.counters.host_exhausted += 1;
-            ctx.net.report_refused(ends, RefusalReason::Host(failure), ctx.now);
+            ctx.net
+                .report_refused(ends, RefusalReason::Host(failure), ctx.now);
             return ctx.host.abort(client.accepted.socket);
         }
         ctx.net.counters.tcp_opened += 1;
@@ -151,8 +159,7 @@ impl<S> Tcp<S> {
     /// Resets the connections to forwards that the egress rules refuse after a change.
     pub(super) fn enforce_joined<H: Host<Socket = S>, T>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let (now, policy) = (ctx.now, &ctx.net.policy);
-        let is_refused =
-            |to, opened| policy.standing(to, opened, None, now) != Standing::Permitted;
+        let is_refused = |to, opened| policy.standing(to, opened, None, now) != Standing::Permitted;
         let refused = self.joined.of_guest(is_refused);
         self.prohibit_joined(refused, ctx);
     }
@@ -185,7 +192,9 @@ impl<S> Tcp<S> {
         let now = ctx.now;
         let selected = self.joined.of_guest(|to, _| {
             let (protocol, port) = (EgressProtocol::Tcp, Some(to.port()));
-            ctx.net.policy.is_selected(selection, protocol, to.ip(), port, now)
+            ctx.net
+                .policy
+                .is_selected(selection, protocol, to.ip(), port, now)
         });
         for &index in &selected {
             self.abort_joined(index, CloseReason::Killed, ctx);

@@ -293,7 +293,11 @@ fn killed_under_load(context: &Context) -> Result<()> {
     let here = SocketAddr::new(Family::V4.loopback(), 8080);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| -> Result<()> {
-        for words in [&["connects", "20"][..], &["connects", "20"], &["put", "0", "7", "8388608"]] {
+        for words in [
+            &["connects", "20"][..],
+            &["connects", "20"],
+            &["put", "0", "7", "8388608"],
+        ] {
             let is_over = &is_over;
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
@@ -329,7 +333,9 @@ fn kill_each(context: &Context, here: SocketAddr) -> Result<()> {
     context.program.supervisor()?.signal(Signal::KILL)?;
     process::wait_until("all processes end", Duration::from_secs(5), || {
         let names = process::running().into_iter().map(name);
-        Ok(names.into_iter().all(|name| !name.starts_with("pontoon-") || name == "pontoon-e2e"))
+        Ok(names
+            .into_iter()
+            .all(|name| !name.starts_with("pontoon-") || name == "pontoon-e2e"))
     })?;
     let refused = TcpStream::connect(here);
     ensure!(refused.is_err(), "the port is still open");

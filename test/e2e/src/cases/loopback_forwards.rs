@@ -82,7 +82,11 @@ fn policy(context: &Context, family: Family) -> Result<()> {
     for port in [6000, 6001] {
         server::tcp::start(SocketAddr::new(family.loopback(), port))?;
     }
-    for (denied, port, result) in [("192.0.2.1", 80, "ok"), ("", 80, "none"), ("192.0.2.1", 6001, "none")] {
+    for (denied, port, result) in [
+        ("192.0.2.1", 80, "ok"),
+        ("", 80, "none"),
+        ("192.0.2.1", 6001, "none"),
+    ] {
         let at = SocketAddr::new(family.loopback(), port);
         let rule = match denied {
             "" => format!("{}:80", bracketed(family.loopback())),
@@ -144,7 +148,11 @@ fn refused(context: &Context) -> Result<()> {
         ("127.0.0.1:5000:192.0.2.1:80", "one of the host only"),
         ("127.0.0.1:1-1000", "more than 512 ports"),
     ] {
-        let output = network.run().options(["--guest-forward", value]).command(["true"]).output()?;
+        let output = network
+            .run()
+            .options(["--guest-forward", value])
+            .command(["true"])
+            .output()?;
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         ensure!(!output.status.success() && text.contains(why), "{value}: {text}");
     }
