@@ -350,7 +350,7 @@ fn pipe_pages_used_up(context: &Context) -> Result<()> {
         .listening()?;
     let mut held = Vec::new();
     let mut size = 1 << 20;
-    while size >= 2 * PAGE {
+    while size > 2 * PAGE {
         let (read, write) = pipe()?;
         match fcntl_setpipe_size(&write, size) {
             Ok(_) => held.push((read, write)),
