@@ -6,19 +6,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use pontoon_engine::address_plan::AddressPlan;
-use pontoon_engine::config::{Protocol, PublishedPath};
+use pontoon_engine::config::{Protocol, Published, PublishedPath};
 use pontoon_engine::policy::{GuestForward, is_metadata};
 use pontoon_process::error::Error;
 use pontoon_worker::messages::ForwardUpdate;
 
 use crate::listeners::ListenerSet;
 use crate::publish::port_range::PortRange;
-use crate::publish::spec::{Publish, PublishedPorts};
+use crate::publish::spec::{Protocols, Publish, PublishedPorts};
 use crate::publish::{AutoCounts, MOST_AUTOS, limited, too_many_autos};
 
 /// Value of `--guest-forward`: `[ADDR:]PORTS[:[TARGET:]PORTS][/tcp|/udp|/both]`. The guest reaches the second PORTS of
 /// the host's address TARGET (default: its loopback address) at the first PORTS of ADDR (default: the gateway). The
-/// syntax is that of `--publish`.
+/// syntax is that of `--publish`; ADDR may also be `localhost`, which means the guest's loopback addresses of both families.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward(Publish);
 
@@ -26,6 +26,15 @@ impl FromStr for Forward {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(rest) = text.strip_prefix(LOCALHOST) {
+            let Self(mut spec) = rest.parse()?;
+            if spec.address.is_some() {
+                return Err("'localhost' excludes an address".into());
+            }
+            check_loopback(&spec)?;
+            spec.path = PublishedPath::FromGuest;
+            return Ok(Self(spec));
+        }
         let spec: Publish = text.parse()?;
         if spec.interface.is_some() {
             return Err("an interface of the host is for --publish only".into());
@@ -36,8 +45,12 @@ impl FromStr for Forward {
         if spec.ports == PublishedPorts::All {
             return Err("'all' is for --publish only: 'auto', a range, or --host-loopback".into());
         }
-        if let Some(address) = spec.address.filter(|address| !is_of_link(*address)) {
-            return Err(format!("the guest cannot reach the host at {address}"));
+        match spec.address {
+            Some(address) if address.to_canonical().is_loopback() => check_loopback(&spec)?,
+            Some(address) if !is_of_link(address) => {
+                return Err(format!("the guest cannot reach the host at {address}"));
+            }
+            Some(_) | None => {}
         }
         if let Some(target) = spec.target.filter(|target| !is_of_host(*target)) {
             return Err(format!("the host cannot connect to {target}"));
@@ -48,7 +61,29 @@ impl FromStr for Forward {
 
 impl fmt::Display for Forward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.path == PublishedPath::FromGuest {
+            f.write_str(LOCALHOST)?;
+        }
         self.0.fmt(f)
+    }
+}
+
+/// Start of a value whose addresses are the loopback addresses of the guest, of both families.
+const LOCALHOST: &str = "localhost:";
+
+/// Checks a value whose address is a loopback address of the guest, where a socket listens in the guest's network namespace.
+fn check_loopback(spec: &Publish) -> Result<(), String> {
+    if spec.protocols != Protocols::Tcp {
+        return Err("a loopback address of the guest is for TCP only".into());
+    }
+    if spec.is_auto() {
+        return Err("'auto' excludes a loopback address of the guest".into());
+    }
+    match spec.target {
+        Some(target) if !target.is_loopback() => {
+            Err("a loopback address of the guest leads to one of the host only".into())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -105,8 +140,12 @@ impl Forward {
                 address.is_none_or(|address| address.is_ipv4() == loopback.is_ipv4())
             };
             (is_of_family(self.0.address) && is_of_family(self.0.target)).then(|| {
+                let default = match self.0.path {
+                    PublishedPath::FromGuest => loopback,
+                    _ => gateway,
+                };
                 let (from, to) = (self.0.address, self.0.target);
-                (from.unwrap_or(gateway), to.unwrap_or(loopback))
+                (from.unwrap_or(default), to.unwrap_or(loopback))
             })
         });
         let of_end = |(from, to): (IpAddr, IpAddr)| {
@@ -123,6 +162,26 @@ impl Forward {
         };
         ends.flat_map(of_end).collect()
     }
+}
+
+/// Returns the ports of a forward at a loopback address of the guest.
+fn loopback_ports(forward: &GuestForward) -> impl Iterator<Item = Published> + use<> {
+    let GuestForward {
+        from,
+        to,
+        protocol,
+        count,
+    } = *forward;
+    let count = if from.ip().is_loopback() { count } else { 0 };
+    (0..count).map(move |offset| Published {
+        target: Some(to.ip()),
+        path: PublishedPath::FromGuest,
+        ..Published::new(
+            protocol,
+            SocketAddr::new(from.ip(), from.port() + offset),
+            to.port() + offset,
+        )
+    })
 }
 
 /// Returns the ports of `ranges` in as few ranges as possible, in ascending order.
@@ -148,6 +207,8 @@ pub struct Forwards {
     autos: Vec<Forward>,
     /// Forwards to ports on which the host listens, because of `autos`.
     found: BTreeSet<GuestForward>,
+    /// Reason for which no value with a loopback address of the guest can be added; `None` if it can.
+    no_loopback: Option<&'static str>,
 }
 
 /// Result of a change of the guest forwards.
@@ -164,6 +225,9 @@ pub struct ForwardChanges {
 /// Limit on the forwards of all values together, without those of values with `auto`.
 const MOST_FORWARDS: usize = 4_096;
 
+/// Limit on the ports at loopback addresses of the guest, each of which is a socket.
+const MOST_LOOPBACK_PORTS: usize = 512;
+
 impl Forwards {
     /// Creates an empty set for a guest with these addresses.
     pub fn new(plan: AddressPlan) -> Self {
@@ -172,7 +236,25 @@ impl Forwards {
             named: Vec::new(),
             autos: Vec::new(),
             found: BTreeSet::new(),
+            no_loopback: Some("the guest has no network namespace of this host"),
         }
+    }
+
+    /// Permits values with a loopback address of the guest, if `has_namespace`: until [`Self::close_loopback`] is called.
+    #[must_use]
+    pub fn permitting_loopback(mut self, has_namespace: bool) -> Self {
+        if has_namespace {
+            self.no_loopback = None;
+        }
+        self
+    }
+
+    /// Returns the ports at loopback addresses of the guest, where sockets are to listen. Later on, such values can only be
+    /// removed.
+    pub fn close_loopback(&mut self) -> Vec<Published> {
+        self.no_loopback = Some("it can be added at the start only");
+        let named = self.named.iter().flat_map(|(_, forwards)| forwards);
+        named.flat_map(loopback_ports).collect()
     }
 
     /// Removes and adds values: either all of them, or none. `add` may contain values that exist, and `remove` values that do
@@ -265,6 +347,18 @@ impl Forwards {
         let count: usize = others.iter().map(|(_, forwards)| forwards.len()).sum();
         if count + forwards.len() > MOST_FORWARDS {
             return refused(format!("more than {MOST_FORWARDS} forwards"), "ranges of ports");
+        }
+        let ports = |forwards: &[GuestForward]| forwards.iter().flat_map(loopback_ports).count();
+        let new_ports = ports(&forwards);
+        if let Some(why) = self.no_loopback.filter(|_| new_ports > 0) {
+            return refused(format!("a loopback address of the guest: {why}"), "the gateway's");
+        }
+        let old_ports: usize = others.iter().map(|(_, forwards)| ports(forwards)).sum();
+        if old_ports + new_ports > MOST_LOOPBACK_PORTS {
+            return refused(
+                format!("more than {MOST_LOOPBACK_PORTS} ports at loopback addresses of the guest"),
+                "the gateway's",
+            );
         }
         for forward in &forwards {
             if self.plan.is_guest(forward.from.ip()) {

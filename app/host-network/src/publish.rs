@@ -105,7 +105,10 @@ fn share_sockets(a: &Publish, b: &Publish) -> bool {
 }
 
 /// Opens the socket of a published port, bound to the interface with this index, if there is one.
-fn open_socket(key: PublishedKey) -> io::Result<OwnedFd> {
+///
+/// # Errors
+/// The kernel refuses a call, for example because another socket has the port.
+pub fn open_socket(key: PublishedKey) -> io::Result<OwnedFd> {
     let socket = bound_socket(key)?;
     if key.protocol == Protocol::Tcp {
         listen(&socket, BACKLOG)?;

@@ -5,6 +5,7 @@ pub(crate) mod cgroups;
 pub(crate) mod command;
 pub(crate) mod handshake;
 pub(crate) mod init;
+pub(crate) mod loopback_ports;
 pub(crate) mod machine;
 pub(crate) mod mounts;
 mod outer;

@@ -69,7 +69,7 @@ use forward::Forwards;
 use guest::attach::Attached;
 use guest::route::GuestRoute;
 use guest::socket_helper::SocketHelper;
-use guest::{command, init, machine, tap, vhost};
+use guest::{command, init, loopback_ports, machine, tap, vhost};
 use host::address_plan::{self, ChosenPlan};
 use host::address_watch::AddressWatch;
 use host::file_watch::FileWatch;
@@ -117,8 +117,10 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
     let signals = Signals::block(&[]).context("cannot block signals")?;
     let descriptors = descriptor::raise_limit();
     let ports = setup::open_ports(options, &host)?;
-    let mut forwards = Forwards::new(host.chosen.plan.clone());
+    let has_namespace = !matches!(options.guest, Guest::Machine(_));
+    let mut forwards = Forwards::new(host.chosen.plan.clone()).permitting_loopback(has_namespace);
     forwards.change(&[], &options.forwards)?;
+    let loopback_ports = forwards.close_loopback();
     let ifname = ifname(options, &host.chosen);
     let mut config = config::config(
         options,
@@ -129,7 +131,7 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
         forwards.forwards(),
         descriptors,
     );
-    let sockets = ports.sockets();
+    let mut sockets = ports.sockets();
     let statistics = Statistics::open(options.workers, options.rules.clone())?;
     let events = setup::open_events(options, config.max_flows, &statistics)?;
     let served = ControlSetup {
@@ -161,6 +163,8 @@ fn serve(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, E
         socket_file: _socket_file,
     } = plan.start(&link)?;
     config.guest_mac = guest_mac;
+    sockets.extend(loopback_ports::open(&loopback_ports, &guest)?);
+    config.published.extend(loopback_ports);
     let helper = SocketHelper::for_guest(options, &guest, netns_cookie);
     config.proxy = options
         .proxy

@@ -216,6 +216,9 @@ pub enum PublishedPath {
     Link,
     /// As [`Self::Shortest`], but to the guest's loopback address.
     GuestLoopback,
+    /// The reverse: the socket listens at a loopback address of the guest's network namespace, its clients are programs of the
+    /// guest, and they are joined with a socket that is connected to the target on the host (`--guest-forward`).
+    FromGuest,
 }
 
 /// Key of a published port. No two published ports have the same.
@@ -227,6 +230,8 @@ pub struct PublishedKey {
     pub host: SocketAddr,
     /// Index of the interface to which the host socket is bound, if any.
     pub interface: Option<NonZeroU32>,
+    /// True if the socket belongs to the guest's network namespace.
+    pub in_guest: bool,
 }
 
 impl Published {
@@ -250,7 +255,14 @@ impl Published {
             protocol: self.protocol,
             host: self.host,
             interface: self.interface,
+            in_guest: self.is_in_guest(),
         }
+    }
+
+    /// Returns true if the socket belongs to the guest's network namespace, so that programs of the guest are its clients.
+    #[must_use]
+    pub const fn is_in_guest(&self) -> bool {
+        matches!(self.path, PublishedPath::FromGuest)
     }
 
     /// Returns the address and port to which clients are forwarded; `None` if the guest has no address of the family.
@@ -258,6 +270,16 @@ impl Published {
     pub fn guest(&self, plan: &AddressPlan) -> Option<SocketAddr> {
         let own = plan.guest(self.host.ip())?;
         Some(SocketAddr::new(self.target.unwrap_or(own), self.guest_port))
+    }
+
+    /// Returns the address and port of the server that a client of this port reaches, as the guest sees it; `None` if the guest
+    /// has no address of the family.
+    #[must_use]
+    pub(crate) fn server(&self, plan: &AddressPlan) -> Option<SocketAddr> {
+        match self.is_in_guest() {
+            true => Some(self.host),
+            false => self.guest(plan),
+        }
     }
 
     /// Returns the key under which clients of this port are counted against `--max-flows`. It is computed from the host

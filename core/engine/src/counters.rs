@@ -92,7 +92,8 @@ counters! {
         tcp_opened,
     /// TCP connections accepted on published ports.
         tcp_accepted,
-    /// TCP connections of clients of published ports on this host that do not use the link.
+    /// TCP connections of clients of published ports on this host, and of the guest to its own loopback addresses, that do not use
+    /// the link.
         tcp_joined,
     /// Clients of a published TCP port reset because clients of published ports used up their share of `--max-flows`.
         tcp_share_refused,

@@ -357,11 +357,13 @@ impl Net {
         }
     }
 
-    /// Counts a new flow with two descriptors, of a client of the published TCP port with this `Published::share_key`, as two
-    /// against `--max-flows`.
-    pub(crate) fn joined_opened(&mut self, port: u32) {
-        self.client_opened(port);
-        self.client_opened(port);
+    /// Counts a new flow with two descriptors as two against `--max-flows`; `port` is the `Published::share_key` of the
+    /// published TCP port if a client of such a port has opened it.
+    pub(crate) fn joined_opened(&mut self, port: Option<u32>) {
+        if let Some(port) = port {
+            self.client_opened(port);
+            self.client_opened(port);
+        }
         self.opened();
         self.joined += 1;
         if let Some(siblings) = &self.siblings {
@@ -370,9 +372,11 @@ impl Net {
     }
 
     /// Counts down the flows, because one with two descriptors has been closed.
-    pub(crate) fn joined_closed(&mut self, port: u32) {
-        self.client_closed(port);
-        self.client_closed(port);
+    pub(crate) fn joined_closed(&mut self, port: Option<u32>) {
+        if let Some(port) = port {
+            self.client_closed(port);
+            self.client_closed(port);
+        }
         self.closed();
         self.joined -= 1;
         if let Some(siblings) = &self.siblings {

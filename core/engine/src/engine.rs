@@ -199,7 +199,7 @@ impl<H: Host> Engine<H> {
             Kind::Icmp => protocols.icmp.handle_socket(flow, ready, ctx),
             Kind::Dns => protocols.dns.handle_socket(flow, ready, ctx),
             Kind::Listener => protocols.tcp.handle_listener(flow, ctx),
-            Kind::Joined | Kind::JoinedGuest => protocols.tcp.handle_joined_socket(flow, ready, ctx),
+            Kind::Joined | Kind::JoinedServer => protocols.tcp.handle_joined_socket(flow, ready, ctx),
             Kind::Edge => {}
         });
         link.flush();
@@ -234,7 +234,7 @@ impl<H: Host> Engine<H> {
                 Kind::Icmp => protocols.icmp.handle_timeout(flow, ctx),
                 Kind::Dns => protocols.dns.handle_timeout(flow, ctx),
                 Kind::Joined => protocols.tcp.handle_joined_timeout(flow, ctx),
-                Kind::JoinedGuest | Kind::Listener | Kind::Edge => {}
+                Kind::JoinedServer | Kind::Listener | Kind::Edge => {}
             });
         }
         link.flush();
@@ -311,7 +311,7 @@ impl<H: Host> Engine<H> {
             Kind::Dns => protocols.dns.handle_ready(flow, ctx),
             Kind::Listener => protocols.tcp.handle_listener(flow, ctx),
             Kind::Joined => protocols.tcp.handle_joined_ready(flow, ctx),
-            Kind::JoinedGuest | Kind::Edge => {}
+            Kind::JoinedServer | Kind::Edge => {}
         });
     }
 
@@ -523,7 +523,7 @@ impl<S> ProtocolHandlers<S> {
                 self.icmp.close(flow, ctx);
             }
             Kind::Dns => self.dns.close(flow, ctx),
-            Kind::Joined | Kind::JoinedGuest => {
+            Kind::Joined | Kind::JoinedServer => {
                 self.tcp.end_joined(flow, CloseReason::Internal, ctx);
             }
             Kind::Listener | Kind::Edge => {}
@@ -542,7 +542,7 @@ impl<S> ProtocolHandlers<S> {
                     Kind::Udp => udp.contains(*flow),
                     Kind::Icmp => icmp.contains(*flow),
                     Kind::Dns => dns.contains(*flow),
-                    Kind::Joined | Kind::JoinedGuest | Kind::Listener | Kind::Edge => true,
+                    Kind::Joined | Kind::JoinedServer | Kind::Listener | Kind::Edge => true,
                 });
             }
         }

@@ -21,10 +21,10 @@ pub enum Kind {
     /// A descriptor of the worker's loop, such as the link or the supervisor's channel. Its events are not passed to
     /// the engine.
     Edge = 5,
-    /// A TCP connection of a client on this host that does not use the link; also its host socket.
+    /// A TCP connection between programs of this host and of the guest that does not use the link; also its client's socket.
     Joined = 6,
-    /// The socket of such a connection in the guest's network namespace. The flow has [`Self::Joined`].
-    JoinedGuest = 7,
+    /// The socket of such a connection that is connected to the server. The flow has [`Self::Joined`].
+    JoinedServer = 7,
 }
 
 /// Identifier of a flow: its worker, the slot in that worker's table, and the slot's generation.
@@ -68,7 +68,7 @@ impl Token {
             4 => Kind::Listener,
             5 => Kind::Edge,
             6 => Kind::Joined,
-            7 => Kind::JoinedGuest,
+            7 => Kind::JoinedServer,
             _ => return None,
         };
         Some(FlowId {

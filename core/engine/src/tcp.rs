@@ -21,6 +21,7 @@ mod half_closed;
 mod handshake;
 mod idle;
 mod joined;
+mod loopback_forward;
 mod lost;
 mod negotiation;
 mod open;

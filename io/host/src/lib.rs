@@ -235,7 +235,11 @@ impl KernelHost {
     /// # Errors
     /// Errors of setsockopt(2) and epoll_ctl(2), for example ENOMEM.
     pub fn add_published(&mut self, published: Published, socket: Arc<OwnedFd>) -> io::Result<u32> {
-        if published.protocol == Protocol::Tcp && published.path != PublishedPath::Link {
+        let may_join = matches!(
+            published.path,
+            PublishedPath::Shortest | PublishedPath::GuestLoopback
+        );
+        if published.protocol == Protocol::Tcp && may_join {
             self.want_guest_sockets(Family::of(published.host.ip()));
         }
         self.published

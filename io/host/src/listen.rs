@@ -211,6 +211,13 @@ impl PublishedSockets {
         }
     }
 
+    /// Returns true if the socket at `index` belongs to the guest's network namespace, and those that it accepts do.
+    pub(super) fn is_in_guest(&self, index: u32) -> bool {
+        let place = usize::try_from(index).ok();
+        let entry = place.and_then(|place| self.places.get(place)?.as_ref());
+        entry.is_some_and(|entry| entry.published.is_in_guest())
+    }
+
     fn at_mut(&mut self, index: u32) -> Option<&mut PublishedSocket> {
         self.places.get_mut(usize::try_from(index).ok()?)?.as_mut()
     }

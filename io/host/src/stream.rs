@@ -160,13 +160,19 @@ impl KernelHost {
         let peer = peer
             .and_then(|peer| SocketAddr::try_from(peer).ok())
             .ok_or(Errno::AFNOSUPPORT)?;
-        let stream = self.stream(fd, Family::of(peer.ip()));
+        let is_of_guest = self.published.is_in_guest(listener);
+        let stream = match is_of_guest {
+            true => Stream::accepted_in_guest(fd),
+            false => self.stream(fd, Family::of(peer.ip())),
+        };
         self.epoll.add(&stream.fd, flow.into()).inspect_err(|_| {
             // The listener is edge triggered, and its event was for all clients in its backlog; so the others would not
             // be reported.
             self.published.report_later(listener);
         })?;
-        self.count_stream();
+        if !is_of_guest {
+            self.count_stream();
+        }
         Ok((stream, peer))
     }
 
@@ -223,6 +229,13 @@ impl Stream {
             has_much: false,
             transit: None,
         }
+    }
+
+    /// Wraps a TCP socket that was accepted from a listener in the guest's network namespace.
+    pub(super) fn accepted_in_guest(fd: OwnedFd) -> Self {
+        let mut stream = Self::of_guest(fd);
+        stream.sent = NoDelayState::Nothing;
+        stream
     }
 
     /// Returns true if the socket belongs to the guest's network namespace, and so does its port.

@@ -26,6 +26,7 @@ mod limits;
 mod load;
 mod local_clients;
 mod log;
+mod loopback_forwards;
 mod pacing;
 mod passt;
 mod pasta;
@@ -91,6 +92,7 @@ pub(crate) fn all() -> Vec<Case> {
         limits::cases,
         load::cases,
         local_clients::cases,
+        loopback_forwards::cases,
         log::cases,
         pacing::cases,
         passt::cases,
@@ -136,6 +138,7 @@ pub(crate) fn all() -> Vec<Case> {
         dns::cases,
         icmp::cases,
         local_clients::cases,
+        loopback_forwards::cases,
         policy::cases,
         publish::cases,
         tcp::cases,

@@ -279,6 +279,22 @@ impl SimHost {
         self.schedule(self.conns.len() - 1, at);
     }
 
+    /// Schedules a program of the guest that connects from `peer` to the listener `listener` in the guest's network namespace, as
+    /// [`Self::connect_in`].
+    pub fn connect_inside(
+        &mut self,
+        listener: u32,
+        peer: SocketAddr,
+        stream: u16,
+        script: Script,
+        at: Instant,
+    ) {
+        self.connect_in(listener, peer, stream, script, at);
+        if let Some(conn) = self.conns.last_mut() {
+            conn.place_inside(stream);
+        }
+    }
+
     /// Returns the results of all connections.
     pub fn reports(&self) -> impl Iterator<Item = PeerReport> {
         self.conns.iter().map(SimConnection::report)

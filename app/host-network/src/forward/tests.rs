@@ -51,14 +51,7 @@ fn unsuitable_values_are_refused() {
     let wrong = |text: &str| text.parse::<Forward>().unwrap_err();
     assert_eq!(wrong("%lo:80"), "an interface of the host is for --publish only");
     assert!(wrong("all").starts_with("'all' is for --publish only"));
-    for address in [
-        "127.0.0.1",
-        "0.0.0.0",
-        "224.0.0.1",
-        "[::1]",
-        "[fe80::2]",
-        "169.254.169.254",
-    ] {
+    for address in ["0.0.0.0", "224.0.0.1", "[fe80::2]", "169.254.169.254"] {
         let why = format!("{address}:80").parse::<Forward>().unwrap_err();
         assert!(why.starts_with("the guest cannot reach the host at"), "{why}");
     }
@@ -76,6 +69,59 @@ fn unsuitable_values_are_refused() {
     let mut refused = |text: &str| all.change(&[], &[spec(text)]).unwrap_err().to_string();
     assert!(refused("10.0.2.15:80").contains("10.0.2.15 is the guest's own address"));
     assert!(refused("10.0.2.3:50-60/udp").contains("the DNS forwarder has port 53"));
+}
+
+#[test]
+fn loopback_addresses_of_the_guest_are_ports_there() {
+    let ports = |all: &mut Forwards| {
+        let ports = all.close_loopback().into_iter();
+        let text = |port: Published| {
+            assert!(port.is_in_guest());
+            format!("{} {:?}:{}", port.host, port.target, port.guest_port)
+        };
+        ports.map(text).collect::<Vec<_>>()
+    };
+    let mut all = forwards().permitting_loopback(true);
+    let values = ["localhost:5432", "127.0.0.2:80-81:127.0.0.3:90-91", "5433"].map(spec);
+    assert_eq!(values[0].to_string(), "localhost:5432:5432/tcp");
+    assert_eq!(values[0].to_string().parse(), Ok(values[0].clone()));
+    all.change(&[], &values).unwrap();
+    assert_eq!(
+        ports(&mut all),
+        [
+            "127.0.0.1:5432 Some(127.0.0.1):5432",
+            "[::1]:5432 Some(::1):5432",
+            "127.0.0.2:80 Some(127.0.0.3):90",
+            "127.0.0.2:81 Some(127.0.0.3):91",
+        ]
+    );
+    // The engine permits them like other forwards.
+    assert_eq!(all.forwards().len(), 5);
+    let error = all.change(&[], &[spec("localhost:1")]).unwrap_err();
+    assert!(error.to_string().contains("at the start only"), "{error}");
+    all.change(&[spec("localhost:5432")], &[]).unwrap();
+    assert_eq!(all.forwards().len(), 3);
+}
+
+#[test]
+fn unsuitable_values_at_loopback_addresses_are_refused() {
+    for (text, why) in [
+        ("localhost:80/udp", "TCP only"),
+        ("[::1]:80/both", "TCP only"),
+        ("127.0.0.1:auto", "'auto' excludes"),
+        ("localhost:80:192.0.2.1:80", "one of the host only"),
+        ("localhost:10.0.2.2:80", "'localhost' excludes an address"),
+        ("127.0.0.1:80:[::1]:80", "different families"),
+    ] {
+        let refused = text.parse::<Forward>().unwrap_err();
+        assert!(refused.contains(why), "{text}: {refused}");
+    }
+    let refused = |all: &mut Forwards, text: &str| all.change(&[], &[spec(text)]).unwrap_err().to_string();
+    assert!(refused(&mut forwards(), "localhost:80").contains("no network namespace"));
+    let mut all = forwards().permitting_loopback(true);
+    assert!(refused(&mut all, "localhost:1-257").contains("more than 512 ports"));
+    all.change(&[], &[spec("localhost:1-256")]).unwrap();
+    assert!(refused(&mut all, "127.0.0.2:1").contains("more than 512 ports"));
 }
 
 #[test]

@@ -289,6 +289,7 @@ impl Ports {
                     protocol,
                     host,
                     interface,
+                    in_guest: false,
                 })
             });
             keys.map(|key| (key, guest)).collect::<Vec<_>>()
@@ -456,6 +457,7 @@ impl Ports {
             protocol,
             host,
             interface: None,
+            in_guest: false,
         };
         let found = self.ports.get(&key).filter(|found| !found.is_found);
         found.is_some_and(|found| shown(key, found) == *port)

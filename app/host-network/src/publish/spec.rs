@@ -413,7 +413,7 @@ impl fmt::Display for Publish {
         }
         write!(f, "/{}", self.protocols)?;
         match self.path {
-            PublishedPath::Shortest => Ok(()),
+            PublishedPath::Shortest | PublishedPath::FromGuest => Ok(()),
             PublishedPath::Link => write!(f, ",via=link"),
             PublishedPath::GuestLoopback => write!(f, ",via=guest-loopback"),
         }

@@ -19,6 +19,8 @@ pub(crate) enum FromGuest {
     Forked(Pid),
     /// The guest's first process has created and configured the tap.
     Tap(CreatedTap),
+    /// A child has opened these sockets in the guest's network namespace.
+    Sockets(Vec<OwnedFd>),
     /// The whole network is configured, and the guest's first process waits for [`ToGuest::Go`].
     Prepared,
     /// The guest's first process has started the command.
@@ -58,6 +60,7 @@ const GO: u8 = 6;
 const FORKED: u8 = 7;
 const SIGNALLED: u8 = 8;
 const STOPPED: u8 = 9;
+const SOCKETS: u8 = 10;
 
 /// Size of the longest message in bytes: one line of text.
 pub(crate) const ROOM: usize = 8192;
@@ -95,6 +98,10 @@ impl FromGuest {
             Self::Forked(pid) => {
                 let pid = pid.as_raw_nonzero().get().to_ne_bytes();
                 seqpacket::send(socket, &[&[FORKED][..], &pid].concat(), &[])
+            }
+            Self::Sockets(sockets) => {
+                let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+                seqpacket::send(socket, &[SOCKETS], &sockets)
             }
             Self::Prepared => seqpacket::send(socket, &[PREPARED], &[]),
             Self::Started => seqpacket::send(socket, &[STARTED], &[]),
@@ -157,6 +164,7 @@ impl FromGuest {
                 let pid = Pid::from_raw(i32::from_ne_bytes([*a, *b, *c, *d]));
                 Self::Forked(pid.ok_or(io::ErrorKind::InvalidData)?)
             }
+            ([SOCKETS], sockets) => Self::Sockets(sockets),
             ([PREPARED], none) if none.is_empty() => Self::Prepared,
             ([STARTED], none) if none.is_empty() => Self::Started,
             ([SIGNALLED, number], none) if none.is_empty() => Self::Signalled(*number),

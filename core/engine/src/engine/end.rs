@@ -17,7 +17,7 @@ impl<H: Host> Engine<H> {
             Kind::Udp => protocols.udp.close(id, ctx),
             Kind::Icmp => protocols.icmp.close(id, ctx),
             Kind::Joined => protocols.tcp.end_joined(id, CloseReason::Killed, ctx),
-            Kind::JoinedGuest | Kind::Dns | Kind::Listener | Kind::Edge => false,
+            Kind::JoinedServer | Kind::Dns | Kind::Listener | Kind::Edge => false,
         };
         ctx.link.flush();
         ctx.net.closing_as = None;

@@ -62,7 +62,7 @@ impl<S> Tcp<S> {
             match ctx.host.tcp_accept(listener.index, id) {
                 Ok(accepted) => {
                     let published = ctx.net.config.published[listener.index as usize];
-                    let Some(guest) = published.guest(&ctx.net.config.plan) else {
+                    let Some(guest) = published.server(&ctx.net.config.plan) else {
                         ctx.host.abort(accepted.socket);
                         continue;
                     };
@@ -71,9 +71,10 @@ impl<S> Tcp<S> {
                         guest,
                         accepted,
                     };
-                    match ctx.net.decisions {
-                        None => self.accept(client, Grounds::NONE, ctx),
-                        Some(_) => self.judge_client(client, ctx),
+                    match (published.is_in_guest(), &ctx.net.decisions) {
+                        (true, _) => self.accept_from_guest(client, ctx),
+                        (false, None) => self.accept(client, Grounds::NONE, ctx),
+                        (false, Some(_)) => self.judge_client(client, ctx),
                     }
                 }
                 Err(Failure::Exhausted) => {
@@ -275,7 +276,7 @@ pub(super) enum RateCheck {
 #[derive(Debug)]
 pub(super) struct AcceptedClient<S> {
     pub(super) published: Published,
-    /// Address and port to which the client is forwarded.
+    /// Address and port of the guest to which the client is forwarded, or those to which a program of the guest has connected.
     pub(super) guest: SocketAddr,
     pub(super) accepted: AcceptedConnection<S>,
 }

@@ -8,7 +8,7 @@ use super::accept::{AcceptedClient, ClientRoom};
 use super::connection::{Connection, ConnectionKey};
 use super::open::{OpeningSegment, is_to_forwarder};
 use super::stray::reply_reset;
-use super::{Tcp, events, unreachable};
+use super::{Tcp, events, joined, loopback_forward, unreachable};
 use crate::ctx::{Ctx, Net};
 use crate::decider::{
     DecisionToken, Denial, Direction, Kept, KeptFrame, NewFlow, PendingKey, Ruling, Verdict,
@@ -34,6 +34,14 @@ pub(super) enum HostTarget {
 impl HostTarget {
     pub(super) const fn is_redirected(self) -> bool {
         !matches!(self, Self::Destination(_))
+    }
+
+    /// Returns the address to which the host connects; `None` for the socket that the host was given.
+    pub(super) const fn address(self) -> Option<SocketAddr> {
+        match self {
+            Self::Destination(to) | Self::Redirected(to) | Self::Proxy(to) => Some(to),
+            Self::Stream => None,
+        }
     }
 
     /// Opens the host socket for the connection `flow`.
@@ -171,9 +179,7 @@ impl<S> Tcp<S> {
                 if let ClientRoom::Datagrams | ClientRoom::HalfClosed(_) = room {
                     self.undecided_in_excess = Some(token);
                 }
-                ctx.net.opened();
-                ctx.net.client_opened(port);
-                self.undecided.insert(token, client);
+                self.add_undecided(token, client, ctx.net);
             }
             Ruling::Allowed => self.accept_decided(client, ctx),
             Ruling::Denied(_) | Ruling::Redirected(_) | Ruling::RedirectedToStream => {
@@ -192,6 +198,13 @@ impl<S> Tcp<S> {
         let Some(client) = self.take_undecided(token, ctx.net) else {
             return;
         };
+        if client.published.is_in_guest() {
+            if let Verdict::Deny(_) = verdict {
+                let ends = loopback_forward::ends(client.accepted.peer, client.guest);
+                ctx.net.report_denied(ends, ctx.now);
+            }
+            return self.conclude_from_guest(client, verdict.into(), ctx);
+        }
         match verdict {
             Verdict::Allow => self.accept_decided(client, ctx),
             Verdict::Deny(_) | Verdict::Redirect(_) | Verdict::RedirectToStream => {
@@ -213,11 +226,22 @@ impl<S> Tcp<S> {
         }
     }
 
+    /// Adds a client whose decision is pending, which counts as a flow.
+    pub(super) fn add_undecided(&mut self, token: DecisionToken, client: AcceptedClient<S>, net: &mut Net) {
+        net.opened();
+        if let Some(port) = joined::share(&client.published) {
+            net.client_opened(port);
+        }
+        self.undecided.insert(token, client);
+    }
+
     /// Removes a client whose decision is pending, which does not count as a flow any more.
     fn take_undecided(&mut self, token: DecisionToken, net: &mut Net) -> Option<AcceptedClient<S>> {
         let client = self.undecided.remove(&token)?;
         net.closed();
-        net.client_closed(client.published.share_key());
+        if let Some(port) = joined::share(&client.published) {
+            net.client_closed(port);
+        }
         Some(client)
     }
 

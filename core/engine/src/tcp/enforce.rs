@@ -25,6 +25,7 @@ impl<S> Tcp<S> {
         for index in self.indices(without_proof) {
             self.connections.at_mut(index).require_proof();
         }
+        self.enforce_joined(ctx);
     }
 
     /// Exempts the connections that the policy refuses after a change of the egress rules from these, and no others. Those that
@@ -117,7 +118,7 @@ impl<S> Tcp<S> {
         for &index in &selected {
             self.end_by_request(self.id(index, ctx.net), ctx);
         }
-        selected.len()
+        selected.len() + self.end_selected_joined(selection, ctx)
     }
 
     /// Resets the connections whose remote address belongs to the host after a change of the host's addresses.
@@ -141,6 +142,7 @@ impl<S> Tcp<S> {
         };
         let closed = self.indices(is_of);
         closed.into_iter().for_each(|index| self.prohibit(index, ctx));
+        self.close_forwarded_joined(before, ctx);
     }
 
     pub(super) fn indices(&self, which: impl Fn(&Connection<S>) -> bool) -> Vec<u32> {

@@ -1,5 +1,5 @@
-//! Connections of clients on this host that are joined with a socket of the guest's network namespace, so that their data
-//! passes no link.
+//! Connections of clients on this host that are joined with a socket of the guest's network namespace, and of programs of the
+//! guest that are joined with a socket of the host, so that their data passes no link.
 //!
 //! A client whose address is a loopback address cannot be shown to the guest, so nothing is lost if the guest's kernel
 //! sees a connection of its own interface address instead. The bytes of each direction wait in the receive queue of one
@@ -11,10 +11,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::accept::{AcceptedClient, RateCheck};
-use super::{Tcp, events};
+use super::{Tcp, events, loopback_forward};
 use crate::config::{Published, PublishedPath};
 use crate::ctx::{Ctx, Net};
-use crate::egress::EgressProtocol;
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::flow_events::{Announcement, CloseReason, FlowEnds, Grounds};
 use crate::host::{AcceptedConnection, Connect, MoveError, MoveState};
@@ -33,31 +32,30 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// need the two system calls.
 const KEEPALIVE_AGE: Duration = Duration::from_secs(600);
 
-/// Connection between a client on this host and a socket in the guest's network namespace.
+/// Connection between a client and a server, of which one is a program on this host and the other one of the guest.
 #[derive(Debug)]
 pub(super) struct JoinedConnection<S> {
     published: Published,
     /// Address and port of the client.
     client: SocketAddr,
-    /// Address and port of the guest.
-    guest: SocketAddr,
-    /// Address and port to which the socket in the guest's network namespace is connected.
+    /// Address and port of the server, as flows and events show it.
+    server: SocketAddr,
+    /// Address and port to which the server's socket is connected.
     to: SocketAddr,
     grounds: Grounds,
-    /// The client's socket.
-    outer: S,
-    /// The socket in the guest's network namespace; `None` while the connection waits for one.
-    inner: Option<S>,
+    /// The client's socket, which was accepted.
+    accepted: S,
+    /// The server's socket; `None` while the connection waits for one of the guest's network namespace.
+    connected: Option<S>,
     is_connected: bool,
-    /// Direction from the client to the guest.
-    down: Direction,
-    /// Direction from the guest to the client.
-    up: Direction,
+    /// Direction from the client to the server.
+    forth: Direction,
+    /// Direction from the server to the client.
+    back: Direction,
     timer: Timer,
     /// True if the connection is in the list of ready flows.
     is_queued: bool,
     opened: Instant,
-    traffic: Traffic,
     announcement: Announcement,
 }
 
@@ -70,6 +68,8 @@ struct Direction {
     is_writable: bool,
     /// The source has ended, and so has the stream to the sink.
     has_ended: bool,
+    /// Number of bytes that were moved.
+    moved: u64,
 }
 
 /// Result of moving the data of one direction.
@@ -82,20 +82,18 @@ enum Progress {
 }
 
 impl Direction {
-    /// Moves up to [`QUANTUM`] bytes, and ends the stream to `to` behind the last byte. The number of bytes is added to
-    /// `moved`.
+    /// Moves up to [`QUANTUM`] bytes, and ends the stream to `to` behind the last byte.
     fn advance<H: Host>(
         &mut self,
         from: &mut H::Socket,
         to: &mut H::Socket,
-        moved: &mut u64,
         host: &mut H,
     ) -> Result<Progress, MoveError> {
         if self.has_ended || !self.is_readable || !self.is_writable {
             return Ok(Progress::Waits);
         }
         let (len, state) = host.tcp_move(from, to, QUANTUM)?;
-        *moved += len as u64;
+        self.moved += len as u64;
         match state {
             MoveState::More => return Ok(Progress::HasMore),
             MoveState::Drained => self.is_readable = false,
@@ -110,15 +108,43 @@ impl Direction {
 }
 
 impl<S> JoinedConnection<S> {
+    /// Returns true if a program of the guest is the client.
+    const fn is_from_guest(&self) -> bool {
+        self.published.is_in_guest()
+    }
+
     fn ends(&self) -> FlowEnds {
-        events::client_ends(self.guest, self.client)
+        match self.is_from_guest() {
+            true => loopback_forward::ends(self.client, self.server),
+            false => events::client_ends(self.server, self.client),
+        }
+    }
+
+    const fn traffic(&self) -> Traffic {
+        let (up, down) = match self.is_from_guest() {
+            true => (self.forth.moved, self.back.moved),
+            false => (self.back.moved, self.forth.moved),
+        };
+        Traffic { up, down }
+    }
+
+    /// Returns the reason of the end of the connection after a failure of the client's socket or the server's.
+    fn reason(&self, failure: Failure, of_server: bool) -> CloseReason {
+        match (failure, of_server != self.is_from_guest()) {
+            (Failure::Reset, true) => CloseReason::GuestReset,
+            (failure, _) => CloseReason::of_failure(failure),
+        }
+    }
+
+    fn report_opened(&mut self, id: FlowId, target: Option<SocketAddr>, net: &mut Net, now: Instant) {
+        self.announcement = net.report_opened(id, self.ends(), target, self.grounds, now);
     }
 
     fn report_closed(&mut self, id: FlowId, reason: CloseReason, net: &mut Net, now: Instant) {
-        if net.events.is_none() || !self.is_connected {
+        if net.events.is_none() || !(self.is_connected || self.is_from_guest()) {
             return;
         }
-        let end = (reason, self.traffic, now.since(self.opened));
+        let end = (reason, self.traffic(), now.since(self.opened));
         net.report_closed(id, self.ends(), self.announcement, end, now);
         self.announcement = Announcement::Closed;
     }
@@ -137,7 +163,7 @@ pub(super) fn inside<S>(client: &AcceptedClient<S>, net: &Net) -> Option<SocketA
         return None;
     }
     match client.published.path {
-        PublishedPath::Link => None,
+        PublishedPath::Link | PublishedPath::FromGuest => None,
         PublishedPath::Shortest => Some(guest),
         PublishedPath::GuestLoopback => {
             let loopback: IpAddr = match guest {
@@ -160,9 +186,7 @@ impl<S> Tcp<S> {
         grounds: Grounds,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<AcceptedClient<S>> {
-        let (index, generation) = self.joined.connections.vacant();
-        let of = |kind| ctx.net.flow(kind, index, generation);
-        let (outer, inner) = (of(Kind::Joined), of(Kind::JoinedGuest));
+        let (outer, inner) = self.joined_ids(ctx.net);
         let (socket, connect) = match ctx.host.guest_connect(inner, to) {
             Ok((socket, connect)) => (Some(socket), connect),
             // A socket arrives soon. Otherwise it would depend on chance which address the service sees.
@@ -178,34 +202,57 @@ impl<S> Tcp<S> {
         if socket.is_none() {
             self.joined.waiting.push_back(outer);
         }
-        let port = client.published.share_key();
+        self.add_joined(client, to, socket, connect, grounds, ctx);
+        None
+    }
+
+    /// Adds the connection of an accepted client to `to`, with the server's socket and the state of its connect.
+    pub(super) fn add_joined<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        client: AcceptedClient<S>,
+        to: SocketAddr,
+        socket: Option<S>,
+        connect: Connect,
+        grounds: Grounds,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let (id, _) = self.joined_ids(ctx.net);
+        let published = client.published;
         self.joined.connections.insert_with(|_, _| JoinedConnection {
             to,
-            published: client.published,
+            published,
             client: client.accepted.peer,
-            guest: client.guest,
+            server: client.guest,
             grounds,
-            outer: client.accepted.socket,
-            inner: socket,
+            accepted: client.accepted.socket,
+            connected: socket,
             is_connected: false,
-            down: Direction::default(),
-            up: Direction::default(),
+            forth: Direction::default(),
+            back: Direction::default(),
             timer: Timer::default(),
             is_queued: false,
             opened: ctx.now,
-            traffic: Traffic::default(),
             announcement: Announcement::default(),
         });
-        ctx.net.joined_opened(port);
+        ctx.net.joined_opened(share(&published));
+        let connection = self.joined.connections.at_mut(id.index);
+        if connection.is_from_guest() {
+            connection.report_opened(id, Some(to), ctx.net, ctx.now);
+        }
         match connect {
-            Connect::Done => self.joined_connected(index, ctx),
+            Connect::Done => self.joined_connected(id.index, ctx),
             Connect::Pending => {
-                let connection = self.joined.connections.at_mut(index);
                 let due = ctx.now + CONNECT_TIMEOUT;
-                ctx.net.timers.arm(&mut connection.timer, outer, due);
+                ctx.net.timers.arm(&mut connection.timer, id, due);
             }
         }
-        None
+    }
+
+    /// Returns the flows of the client's socket and the server's of the next connection.
+    pub(super) fn joined_ids(&mut self, net: &Net) -> (FlowId, FlowId) {
+        let (index, generation) = self.joined.connections.vacant();
+        let of = |kind| net.flow(kind, index, generation);
+        (of(Kind::Joined), of(Kind::JoinedServer))
     }
 
     /// Handles an event of one of the sockets of a joined connection.
@@ -218,32 +265,37 @@ impl<S> Tcp<S> {
         let Some(connection) = self.joined.connections.get_mut(flow.index, flow.generation) else {
             return;
         };
-        let is_guest = flow.kind == Kind::JoinedGuest;
-        let (source, sink) = match is_guest {
-            false => (&mut connection.down, &mut connection.up),
-            true => (&mut connection.up, &mut connection.down),
+        let is_server = flow.kind == Kind::JoinedServer;
+        let (source, sink) = match is_server {
+            false => (&mut connection.forth, &mut connection.back),
+            true => (&mut connection.back, &mut connection.forth),
         };
         source.is_readable |= ready.readable || ready.end || ready.error;
         sink.is_writable |= ready.writable || ready.error;
         // No read returns the error: behind the end of the stream, or because the sink takes no data in front of it.
         let hides_error = source.has_ended || !source.is_writable;
-        let Some(inner) = &mut connection.inner else {
+        let Some(server) = &mut connection.connected else {
             return;
         };
         if !connection.is_connected {
-            if is_guest {
-                match ctx.host.tcp_connected(inner) {
+            if is_server {
+                match ctx.host.tcp_connected(server) {
                     Ok(()) => self.joined_connected(flow.index, ctx),
                     Err(Failure::WouldBlock) => {}
-                    Err(_) => self.leave_to_link(flow.index, ctx),
+                    Err(failure) => self.joined_failed(flow.index, failure, ctx),
                 }
             }
             return;
         }
         if ready.error && hides_error {
-            let socket = if is_guest { inner } else { &mut connection.outer };
+            let socket = if is_server {
+                server
+            } else {
+                &mut connection.accepted
+            };
             if let Some(failure) = ctx.host.tcp_error(socket) {
-                return self.abort_joined(flow.index, reason(failure, is_guest), ctx);
+                let reason = connection.reason(failure, is_server);
+                return self.abort_joined(flow.index, reason, ctx);
             }
         }
         self.move_joined(flow.index, ctx);
@@ -272,9 +324,9 @@ impl<S> Tcp<S> {
         };
         connection.timer.fired();
         if !connection.is_connected {
-            return self.leave_to_link(flow.index, ctx);
+            return self.joined_failed(flow.index, Failure::TimedOut, ctx);
         }
-        for socket in core::iter::once(&mut connection.outer).chain(&mut connection.inner) {
+        for socket in core::iter::once(&mut connection.accepted).chain(&mut connection.connected) {
             ctx.host.tcp_keepalive(socket);
         }
     }
@@ -285,17 +337,17 @@ impl<S> Tcp<S> {
             let connections = &mut self.joined.connections;
             // The connection may have ended.
             if let Some(connection) = connections.get_mut(outer.index, outer.generation)
-                && connection.inner.is_none()
+                && connection.connected.is_none()
             {
                 let inner = FlowId {
-                    kind: Kind::JoinedGuest,
+                    kind: Kind::JoinedServer,
                     ..outer
                 };
                 match ctx.host.guest_connect(inner, connection.to) {
                     Err(Failure::WouldBlock) => return,
                     Err(_) => self.leave_to_link(outer.index, ctx),
                     Ok((socket, connect)) => {
-                        connection.inner = Some(socket);
+                        connection.connected = Some(socket);
                         if connect == Connect::Done {
                             self.joined_connected(outer.index, ctx);
                         }
@@ -344,38 +396,42 @@ impl<S> Tcp<S> {
             .joined
             .connections
             .part(first, SLOTS)
-            .map(|(index, generation, connection)| Flow {
-                id: net.flow(Kind::Joined, index, generation),
-                protocol: EgressProtocol::Tcp,
-                guest: connection.guest,
-                remote: Some(connection.client),
-                came_in: true,
-                phase: match connection {
-                    _ if !connection.is_connected => Phase::Handshake,
-                    _ if connection.down.has_ended || connection.up.has_ended => Phase::Closing,
-                    _ => Phase::Open,
-                },
-                age: now.since(connection.opened),
-                traffic: connection.traffic,
+            .map(|(index, generation, connection)| {
+                let ends = connection.ends();
+                Flow {
+                    id: net.flow(Kind::Joined, index, generation),
+                    protocol: ends.protocol,
+                    guest: ends.guest,
+                    remote: ends.remote,
+                    came_in: ends.came_in,
+                    phase: match connection {
+                        _ if !connection.is_connected => Phase::Handshake,
+                        _ if connection.forth.has_ended || connection.back.has_ended => Phase::Closing,
+                        _ => Phase::Open,
+                    },
+                    age: now.since(connection.opened),
+                    traffic: connection.traffic(),
+                }
             });
         (flows.collect(), self.joined.connections.slots())
     }
 
-    /// Begins to move data, because the connect to the guest has succeeded.
+    /// Begins to move data, because the connect to the server has succeeded.
     fn joined_connected<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let id = self.joined_id(index, ctx.net);
         let connection = self.joined.connections.at_mut(index);
         connection.is_connected = true;
-        ctx.net.counters.tcp_accepted += 1;
         ctx.net.counters.tcp_joined += 1;
-        let (ends, grounds) = (connection.ends(), connection.grounds);
-        connection.announcement = ctx.net.report_opened(id, ends, None, grounds, ctx.now);
+        if !connection.is_from_guest() {
+            ctx.net.counters.tcp_accepted += 1;
+            connection.report_opened(id, None, ctx.net, ctx.now);
+        }
         let due = ctx.now + KEEPALIVE_AGE;
         ctx.net.timers.arm(&mut connection.timer, id, due);
         // The client has usually sent its request already. The events of both sockets follow.
-        connection.down.is_readable = true;
-        connection.down.is_writable = true;
-        connection.up.is_writable = true;
+        connection.forth.is_readable = true;
+        connection.forth.is_writable = true;
+        connection.back.is_writable = true;
         self.move_joined(index, ctx);
     }
 
@@ -384,63 +440,76 @@ impl<S> Tcp<S> {
         let id = self.joined_id(index, ctx.net);
         ctx.net.current_flow = Some(id);
         let connection = self.joined.connections.at_mut(index);
-        let Some(guest) = &mut connection.inner else {
+        let Some(server) = &mut connection.connected else {
             return;
         };
-        let client = &mut connection.outer;
-        let was_up_ended = connection.up.has_ended;
-        let traffic = &mut connection.traffic;
-        let down = connection
-            .down
-            .advance(client, guest, &mut traffic.down, ctx.host);
+        let client = &mut connection.accepted;
+        let had_back_ended = connection.back.has_ended;
+        let forth = connection.forth.advance(client, server, ctx.host);
         // After an error, the last data in the other direction is still delivered, as far as its receiver takes it.
-        let up = connection.up.advance(guest, client, &mut traffic.up, ctx.host);
-        let failed = match (down, up) {
-            (Err(MoveError::Source(failure)), _) => Some(reason(failure, false)),
-            (Err(MoveError::Sink(failure)), _) => Some(reason(failure, true)),
-            (_, Err(MoveError::Source(failure))) => Some(reason(failure, true)),
-            (_, Err(MoveError::Sink(failure))) => Some(reason(failure, false)),
+        let back = connection.back.advance(server, client, ctx.host);
+        let failed = match (forth, back) {
+            (Err(MoveError::Source(failure)), _) => Some((failure, false)),
+            (Err(MoveError::Sink(failure)), _) => Some((failure, true)),
+            (_, Err(MoveError::Source(failure))) => Some((failure, true)),
+            (_, Err(MoveError::Sink(failure))) => Some((failure, false)),
             (Ok(_), Ok(_)) => None,
         };
-        if let Some(reason) = failed {
+        if let Some((failure, of_server)) = failed {
+            let reason = connection.reason(failure, of_server);
             return self.abort_joined(index, reason, ctx);
         }
-        if connection.down.has_ended && connection.up.has_ended {
-            let reason = match was_up_ended {
+        if connection.forth.has_ended && connection.back.has_ended {
+            let reason = match had_back_ended != connection.is_from_guest() {
                 true => CloseReason::GuestFin,
                 false => CloseReason::PeerFin,
             };
             return self.remove_joined(index, reason, H::close, ctx);
         }
-        let has_more = [down, up].contains(&Ok(Progress::HasMore));
+        let has_more = [forth, back].contains(&Ok(Progress::HasMore));
         if has_more && !connection.is_queued {
             connection.is_queued = true;
             ctx.net.ready.push_back(id);
         }
     }
 
+    /// Forwards the client of a connection whose connect has failed over the link, or resets it if it is a program of the guest.
+    fn joined_failed<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        failure: Failure,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
+        let connection = self.joined.connections.at_mut(index);
+        if !connection.is_from_guest() {
+            return self.leave_to_link(index, ctx);
+        }
+        loopback_forward::count_failure(failure, ctx.net);
+        self.remove_joined(index, CloseReason::ConnectFailed(failure), H::abort, ctx);
+    }
+
     /// Forwards the client of a connection that the guest does not accept over the link.
     fn leave_to_link<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let mut connection = self.take_joined(index, ctx.net);
-        if let Some(inner) = connection.inner.take() {
-            ctx.host.abort(inner);
+        if let Some(server) = connection.connected.take() {
+            ctx.host.abort(server);
         }
         let id = self.vacant(ctx.net);
-        if ctx.host.tcp_assign(id, &mut connection.outer).is_err() {
-            return ctx.host.abort(connection.outer);
+        if ctx.host.tcp_assign(id, &mut connection.accepted).is_err() {
+            return ctx.host.abort(connection.accepted);
         }
         let client = AcceptedClient {
             published: connection.published,
-            guest: connection.guest,
+            guest: connection.server,
             accepted: AcceptedConnection {
-                socket: connection.outer,
+                socket: connection.accepted,
                 peer: connection.client,
             },
         };
         self.accept_over_link(client, connection.grounds, RateCheck::Done, ctx);
     }
 
-    fn abort_joined<H: Host<Socket = S>, T>(
+    pub(super) fn abort_joined<H: Host<Socket = S>, T>(
         &mut self,
         index: u32,
         reason: CloseReason,
@@ -463,14 +532,14 @@ impl<S> Tcp<S> {
         let connection = self.joined.connections.at_mut(index);
         connection.report_closed(id, reason, ctx.net, ctx.now);
         let connection = self.take_joined(index, ctx.net);
-        for socket in core::iter::once(connection.outer).chain(connection.inner) {
+        for socket in core::iter::once(connection.accepted).chain(connection.connected) {
             close(ctx.host, socket);
         }
     }
 
     fn take_joined(&mut self, index: u32, net: &mut Net) -> JoinedConnection<S> {
         let mut connection = self.joined.connections.remove(index);
-        net.joined_closed(connection.published.share_key());
+        net.joined_closed(share(&connection.published));
         net.timers.disarm(&mut connection.timer);
         connection
     }
@@ -480,12 +549,9 @@ impl<S> Tcp<S> {
     }
 }
 
-/// Returns the reason of the end of a connection after a failure of the client's socket or the guest's.
-fn reason(failure: Failure, of_guest: bool) -> CloseReason {
-    match (failure, of_guest) {
-        (Failure::Reset, true) => CloseReason::GuestReset,
-        (failure, _) => CloseReason::of_failure(failure),
-    }
+/// Returns the key under which the clients of a port are counted; `None` if they are programs of the guest.
+pub(super) fn share(published: &Published) -> Option<u32> {
+    (!published.is_in_guest()).then(|| published.share_key())
 }
 
 /// Joined connections of one worker.
@@ -495,6 +561,19 @@ pub(super) struct JoinedTable<S> {
     /// Connections that wait for a socket of the guest's network namespace, in the order of their clients; some of them may have
     /// ended.
     waiting: VecDeque<FlowId>,
+}
+
+impl<S> JoinedTable<S> {
+    /// Returns the connections of programs of the guest that `which` selects by the address and port to which the program has
+    /// connected, and the time at which it has.
+    pub(super) fn of_guest(&self, which: impl Fn(SocketAddr, Instant) -> bool) -> Vec<u32> {
+        let all = self.connections.iter();
+        all.filter(|(.., connection)| {
+            connection.is_from_guest() && which(connection.server, connection.opened)
+        })
+        .map(|(index, ..)| index)
+        .collect()
+    }
 }
 
 impl<S> Default for JoinedTable<S> {

@@ -98,6 +98,7 @@ enum PathName {
     Shortest,
     Link,
     GuestLoopback,
+    FromGuest,
 }
 
 /// Variants of [`Protocol`], for serde.

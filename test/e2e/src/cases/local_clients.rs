@@ -4,18 +4,24 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::io::Errno;
+use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size, pipe};
 use rustix::process::Signal;
 
 use super::{expect, talk};
-use crate::case::{Case, Context, Family};
+use crate::case::{Caller, Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::guest::tcp;
 use crate::network::Network;
-use crate::process::{self, Process};
+use crate::process::{self, Process, Stopwatch};
 use crate::run::{PontoonRun, RunningProgram};
+
+/// Size of a page of a pipe.
+const PAGE: usize = 4096;
 
 /// Name of the process that opens sockets in the guest's network namespace.
 const HELPER: &str = "pontoon-sockets";
@@ -42,6 +48,10 @@ pub(super) fn cases() -> Vec<Case> {
             out_of_reach_of_attached,
         ),
         Case::new("local-clients.flows-and-events", 30, flows),
+        Case::new("local-clients.killed-under-load", 60, killed_under_load).alone(),
+        Case::new("local-clients.pipe-pages-used-up", 60, pipe_pages_used_up)
+            .caller(Caller::User("the pipes of root have no limit"))
+            .alone(),
     ]);
     cases.into_iter().map(Case::pontoon_only).collect()
 }
@@ -211,13 +221,16 @@ fn many(context: &Context) -> Result<()> {
     counters.expect("tcp_joined", 31_500)
 }
 
+/// Returns the name of a process; an empty text if it has exited.
+fn name(process: Process) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", process.id()));
+    name.unwrap_or_default().trim_end().to_owned()
+}
+
 fn helper() -> Result<Process> {
-    let is_helper = |process: &Process| {
-        std::fs::read_to_string(format!("/proc/{}/comm", process.id()))
-            .is_ok_and(|name| name.trim_end() == HELPER)
-    };
     let mut processes = process::running().into_iter();
-    processes.find(is_helper).context("there is no helper process")
+    let helper = processes.find(|process| name(*process) == HELPER);
+    helper.context("there is no helper process")
 }
 
 /// Tests that connections work while there is no helper, and that another one is started.
@@ -270,6 +283,90 @@ fn engine_killed(context: &Context) -> Result<()> {
     ensure!(log.contains("debug: tcp_joined 101\n"), "{log}");
     ensure!(helper().is_err(), "the helper is left");
     Ok(())
+}
+
+/// Tests that a client is served within 200 ms after the helper or the engine was killed under load, and that nothing is left
+/// after the supervisor was.
+fn killed_under_load(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let (mut guest, _) = logged_server(&network)?;
+    let here = SocketAddr::new(Family::V4.loopback(), 8080);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| -> Result<()> {
+        for words in [
+            &["connects", "20"][..],
+            &["connects", "20"],
+            &["put", "0", "7", "8388608"],
+        ] {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    // Clients of a process that is killed fail.
+                    let _ = tcp::command(here, words);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        let result = kill_each(context, here);
+        is_over.store(true, Ordering::Relaxed);
+        result
+    })?;
+    ensure!(guest.ended()?.is_some(), "the program still runs");
+    Ok(())
+}
+
+fn kill_each(context: &Context, here: SocketAddr) -> Result<()> {
+    // The load has begun by then.
+    std::thread::sleep(Duration::from_millis(300));
+    let (helper_before, engine) = (helper()?, context.program.engine()?);
+    for killed in [helper_before, engine] {
+        killed.signal(Signal::KILL)?;
+        let stopwatch = Stopwatch::start();
+        let is_served = || Ok(tcp::command(here, &["connects", "1"]).is_ok_and(|answer| answer == "ok"));
+        process::wait_until("a client is served", Duration::from_secs(5), is_served)?;
+        let took = stopwatch.within(Duration::from_millis(200), Duration::from_secs(5))?;
+        eprintln!("a client is served {took:?} after {killed:?} was killed");
+        process::wait_until("another helper runs", Duration::from_secs(5), || {
+            Ok(helper().is_ok_and(|other| other != helper_before))
+        })?;
+    }
+    context.program.supervisor()?.signal(Signal::KILL)?;
+    process::wait_until("all processes end", Duration::from_secs(5), || {
+        let names = process::running().into_iter().map(name);
+        Ok(names
+            .into_iter()
+            .all(|name| !name.starts_with("pontoon-") || name == "pontoon-e2e"))
+    })?;
+    let refused = TcpStream::connect(here);
+    ensure!(refused.is_err(), "the port is still open");
+    Ok(())
+}
+
+/// Tests that data is moved in both directions if another program of the same user holds all pages that its pipes may have.
+fn pipe_pages_used_up(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let guest = server(&network, Family::V4.unspecified(), "8080:80")
+        .spawn()?
+        .listening()?;
+    let mut held = Vec::new();
+    let mut size = 1 << 20;
+    while size > 2 * PAGE {
+        let (read, write) = pipe()?;
+        match fcntl_setpipe_size(&write, size) {
+            Ok(_) => held.push((read, write)),
+            Err(Errno::PERM) => size /= 2,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let (_read, write) = pipe()?;
+    let pages = fcntl_getpipe_size(&write)? / PAGE;
+    ensure!(pages <= 2, "a pipe still has {pages} pages");
+    let here = SocketAddr::new(Family::V4.loopback(), 8080);
+    for words in [["put", "0", "31", "67108864"], ["fetch", "0", "32", "67108864"]] {
+        expect(&tcp::command(here, &words)?, "ok")?;
+    }
+    drop(held);
+    end(guest)
 }
 
 /// Tests that root inside can neither see, signal nor trace the helper, and that it has no capability.

@@ -67,7 +67,12 @@ fn open(script: Script) -> (Given, Recorder) {
 impl Recorder {
     #[track_caller]
     pub(super) fn had(&self, expected: &[&str]) {
-        assert_eq!(core::mem::take(&mut *self.0.lock().expect("no panic")), expected);
+        assert_eq!(self.take(), expected);
+    }
+
+    /// Returns the lines since the last call.
+    pub(super) fn take(&self) -> Vec<String> {
+        core::mem::take(&mut *self.0.lock().expect("no panic"))
     }
 }
 

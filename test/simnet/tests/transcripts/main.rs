@@ -17,6 +17,7 @@ mod intruders;
 mod joined;
 mod jumps;
 mod limits;
+mod loopback_forwards;
 mod names;
 mod operator;
 mod orphans;

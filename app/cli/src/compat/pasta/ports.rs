@@ -1,8 +1,9 @@
-//! Port specifications of pasta's options `-t`, `-u`, `-T` and `-U`, translated into values of `--publish`.
+//! Port specifications of pasta's options `-t`, `-u`, `-T` and `-U`, translated into values of `--publish` and `--guest-forward`.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
 
+use pontoon_supervisor::forward::Forward;
 use pontoon_supervisor::publish::Publish;
 
 use super::{Mode, option};
@@ -40,6 +41,8 @@ const fn direction(letter: char, protocol: Protocol, inward: bool) -> Direction 
 pub(super) struct Ports {
     tcp: Inward,
     udp: Inward,
+    /// Values of `--guest-forward`.
+    outward: Vec<String>,
 }
 
 /// Ports of the host that lead to the namespace by one protocol.
@@ -54,7 +57,8 @@ impl Ports {
     /// Adds the value of one option.
     pub(super) fn take(&mut self, direction: Direction, value: &str) -> Result<(), String> {
         if !direction.inward {
-            return outward(direction, value);
+            self.outward.extend(outward(direction, value)?);
+            return Ok(());
         }
         let (ports, suffix) = match direction.protocol {
             Protocol::Tcp => (&mut self.tcp, "tcp"),
@@ -96,27 +100,48 @@ impl Ports {
         let path = if to_loopback { ",via=guest-loopback" } else { "" };
         let mut words = of_protocol(&self.tcp, "auto/tcp", path);
         words.extend(of_protocol(&self.udp, "auto/udp", ""));
+        words.extend(self.outward.iter().map(|value| option("guest-forward", value)));
         words
     }
 }
 
-/// Checks the value of an option that makes ports of the host available at the namespace's loopback address: nothing listens
-/// there, so that only values which need no listener at once are accepted.
-fn outward(direction: Direction, value: &str) -> Result<(), String> {
+/// Translates the value of an option that makes ports of the host available at the namespace's loopback addresses into values of
+/// `--guest-forward`. Nothing is forwarded by `auto`, nor by UDP.
+fn outward(direction: Direction, value: &str) -> Result<Vec<String>, String> {
     let letter = direction.letter;
     if listen_address(value).is_some() {
         return Err(format!("Listening address not allowed for -{letter} {value}"));
     }
     let chunks: Option<Vec<Chunk<'_>>> = value.split(',').map(chunk).collect();
-    match chunks {
-        _ if value == "none" => Ok(()),
-        None => Err(format!("Invalid port specifier '{value}'")),
-        Some(chunks) if chunks.iter().any(|chunk| matches!(chunk, Chunk::Auto)) => Ok(()),
-        Some(_) => Err(format!(
-            "-{letter} {value}: ports of the host are not available at the namespace's loopback address \
+    let chunks = match chunks {
+        _ if value == "none" => return Ok(Vec::new()),
+        None => return Err(format!("Invalid port specifier '{value}'")),
+        Some(chunks) if chunks.contains(&Chunk::Auto) => return Ok(Vec::new()),
+        Some(chunks) => chunks,
+    };
+    let forward = |chunk: &Chunk<'_>| match chunk {
+        Chunk::Ports {
+            listen,
+            address: None,
+            target,
+        } if direction.protocol == Protocol::Tcp => {
+            let target = target.map(|target| format!(":{target}"));
+            Some(format!("localhost:{listen}{}", target.unwrap_or_default()))
+        }
+        _ => None,
+    };
+    let forwards: Option<Vec<String>> = chunks.iter().map(forward).collect();
+    let forwards = forwards.ok_or_else(|| {
+        format!(
+            "-{letter} {value}: these ports of the host are not available at the namespace's loopback address \
              (try: --map-host-loopback ADDR, and the port at ADDR)"
-        )),
+        )
+    })?;
+    for forward in &forwards {
+        let checked: Result<Forward, String> = forward.parse();
+        checked.map_err(|why| format!("Invalid port specifier '{value}': {why}"))?;
     }
+    Ok(forwards)
 }
 
 /// Part of a list of ports.

@@ -263,6 +263,12 @@ fn each_option_of_the_network_has_its_counterpart() {
         ("--dhcp-search", "", OWN_DNS),
         ("--dhcp-dns", "", OWN_DNS),
         ("-T auto -U 8000-8010,auto -T none --tcp-ns none", "", ""),
+        (
+            "-T 5432,8000-8009:9000-9009 --tcp-ns 22",
+            "--guest-forward=localhost:5432 --guest-forward=localhost:8000-8009:9000-9009 \
+             --guest-forward=localhost:22",
+            "",
+        ),
     ] {
         let mut expected: Vec<&str> = usual
             .split(' ')
@@ -456,8 +462,8 @@ fn port_specifications_are_translated() {
         ("-T 1.2.3.4/22", "Listening address not allowed for -T 1.2.3.4/22"),
         ("-U x", "Invalid port specifier 'x'"),
         (
-            "-T 5432",
-            "-T 5432: ports of the host are not available at the namespace's loopback address \
+            "-U 5432",
+            "-U 5432: these ports of the host are not available at the namespace's loopback address \
              (try: --map-host-loopback ADDR, and the port at ADDR)",
         ),
     ] {

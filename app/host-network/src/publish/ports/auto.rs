@@ -140,6 +140,7 @@ impl Ports {
                         protocol,
                         host,
                         interface,
+                        in_guest: false,
                     };
                     wanted.entry(key).or_insert(spec);
                 }
