@@ -29,6 +29,7 @@ mod log;
 mod pacing;
 mod passt;
 mod pasta;
+mod pesto;
 mod policy;
 mod ports;
 mod proxy;
@@ -95,6 +96,7 @@ pub(crate) fn all() -> Vec<Case> {
         pacing::cases,
         passt::cases,
         pasta::cases,
+        pesto::cases,
         policy::cases,
         ports::cases,
         proxy::cases,
