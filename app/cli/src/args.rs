@@ -142,9 +142,9 @@ Exit status: 0 when the guest has gone and no other can come, or after a signal;
     group = ArgGroup::new("where").args(["socket", "fd"]).required(true)
 )]
 pub(crate) struct VmArgs {
-    /// Listen on a Unix socket here
+    /// Listen on a Unix socket here; of several, the first free one
     #[arg(long, value_name = "PATH")]
-    pub(crate) socket: Option<PathBuf>,
+    pub(crate) socket: Vec<PathBuf>,
     /// Use this socket, connected or listening
     #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
     pub(crate) fd: Option<i32>,

@@ -129,6 +129,7 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
         decider_fd: arguments.decider_fd,
         decision_deadline: arguments.decision_deadline,
         slirp_api: arguments.slirp_api,
+        pesto: arguments.pesto,
         pcap: arguments.pcap,
         audit: arguments.audit,
         metrics: arguments.metrics.map(|at| Metrics {

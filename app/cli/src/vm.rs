@@ -8,9 +8,10 @@ use crate::args::VmArgs;
 use crate::run;
 
 pub(crate) fn run(arguments: VmArgs) -> ExitCode {
-    let socket = match arguments.socket {
-        Some(path) => MachineSocket::Path(path),
-        None => MachineSocket::Descriptor(arguments.fd.expect("the parser asks for one of the two")),
+    let socket = match arguments.fd {
+        Some(number) => MachineSocket::Descriptor(number),
+        // The parser asks for one of the two.
+        None => MachineSocket::Paths(arguments.socket),
     };
     let machine = Machine {
         socket,

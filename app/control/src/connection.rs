@@ -74,12 +74,13 @@ impl ResponseMode {
 }
 
 impl<S> Connection<S> {
-    pub(crate) fn new(socket: OwnedFd, now: Instant) -> Self {
+    /// Returns the connection of a new client, to which `greeting` is sent first.
+    pub(crate) fn new(socket: OwnedFd, greeting: Vec<u8>, now: Instant) -> Self {
         Self {
             socket,
             received: Vec::new(),
             more: false,
-            unsent: VecDeque::new(),
+            unsent: greeting.into(),
             waiting: None,
             stream: None,
             since: now,
@@ -194,7 +195,7 @@ impl<S> Connection<S> {
         if self.unsent.is_empty() && !self.closing && self.waiting.is_none() && self.stream.is_none() {
             match protocol {
                 Protocol::Http { routes, role, hosts } => self.look((routes, *role), hosts, service, now),
-                Protocol::Exchange(handler) => self.exchange(*handler, service, now),
+                Protocol::Exchange(exchange) => self.exchange(exchange.handle, service, now),
             }
             self.send(now);
         }

@@ -26,7 +26,7 @@ pub mod server;
 use hosts::Hosts;
 use listener::Listener;
 use role::Role;
-use server::{ExchangeHandler, Protocol, Route, Server};
+use server::{Exchange, Protocol, Route, Server};
 
 /// Options of the metrics endpoint, which is served over TCP.
 #[derive(Clone, Debug)]
@@ -75,13 +75,12 @@ pub fn open_role<S>(path: &Path, role: Role, routes: &'static [Route<S>]) -> Res
     Ok(Server::new(Listener::open(path)?, protocol))
 }
 
-/// Opens a server on a Unix socket at `path`, to which only this user may connect. `handler` handles one request of
-/// each client.
+/// Opens a server on a Unix socket at `path`, to which only this user may connect, for one request of each client.
 ///
 /// # Errors
 /// The path is in use, or the socket cannot be created.
-pub fn open_exchange<S>(path: &Path, handler: ExchangeHandler<S>) -> Result<Server<S>, Error> {
-    Ok(Server::new(Listener::open(path)?, Protocol::Exchange(handler)))
+pub fn open_exchange<S>(path: &Path, exchange: Exchange<S>) -> Result<Server<S>, Error> {
+    Ok(Server::new(Listener::open(path)?, Protocol::Exchange(exchange)))
 }
 
 /// Limit on the clients of a server. A further client replaces the one that has been idle for longest or, if none is idle,

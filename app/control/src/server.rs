@@ -32,7 +32,19 @@ pub(crate) enum Protocol<S: 'static> {
         hosts: Hosts,
     },
     /// One request and one response, without framing, after which the connection is closed.
-    Exchange(ExchangeHandler<S>),
+    Exchange(Exchange<S>),
+}
+
+/// Protocol of a server whose clients send one request, without framing, and receive one response, after which the connection is
+/// closed.
+pub struct Exchange<S: 'static> {
+    /// Function that returns what the server sends before the request, if anything.
+    pub greet: Option<fn(&mut S) -> Vec<u8>>,
+    /// Handler of the request.
+    pub handle: ExchangeHandler<S>,
+    /// Limit on the clients that are connected at the same time. Further ones wait, at most for the time
+    /// [`EXCHANGE_GRACE`] behind a client that makes no progress.
+    pub clients: usize,
 }
 
 /// Handler of the only request of a client of an exchange. Its arguments are the service, the bytes that the client has
@@ -118,7 +130,7 @@ impl<S> Server<S> {
         self.full_until = self.full_until.filter(|until| now < *until);
         if self.rests_until.is_none()
             && self.full_until.is_none()
-            && let Err(error) = self.accept(now)
+            && let Err(error) = self.accept(service, now)
         {
             tracing::warn!("cannot accept a client of {}: {error}", self.listener);
             self.rests_until = Some(now + ACCEPT_RETRY);
@@ -130,7 +142,7 @@ impl<S> Server<S> {
             connection.serve(&self.protocol, service, now);
         }
         self.connections.retain(|connection| connection.is_open(now));
-        if self.connections.len() < CLIENTS {
+        if self.connections.len() < self.protocol.clients() {
             self.full_until = None;
         }
     }
@@ -141,12 +153,13 @@ impl<S> Server<S> {
         self.connections.len()
     }
 
-    fn accept(&mut self, now: Instant) -> io::Result<()> {
+    fn accept(&mut self, service: &mut S, now: Instant) -> io::Result<()> {
         // Bounded, so that endless connections do not delay the connected clients. Refusals take less time than requests.
         let (mut admitted, mut refused) = (0, 0);
-        while admitted < CLIENTS && refused < REFUSALS {
+        let clients = self.protocol.clients();
+        while admitted < clients && refused < REFUSALS {
             let least = (0..self.connections.len()).min_by_key(|place| self.connections[*place].rank());
-            let least = least.filter(|_| self.connections.len() >= CLIENTS);
+            let least = least.filter(|_| self.connections.len() >= clients);
             let replaceable = least.map(|place| self.connections[place].since() + self.protocol.grace());
             if replaceable.is_some_and(|replaceable| now < replaceable) {
                 self.full_until = replaceable;
@@ -163,7 +176,8 @@ impl<S> Server<S> {
             if let Some(place) = least {
                 self.connections.swap_remove(place);
             }
-            self.connections.push(Connection::new(stream, now));
+            let greeting = self.protocol.greeting(service);
+            self.connections.push(Connection::new(stream, greeting, now));
         }
         Ok(())
     }
@@ -200,6 +214,24 @@ impl<S> Protocol<S> {
         match self {
             Self::Http { .. } => Duration::ZERO,
             Self::Exchange(_) => EXCHANGE_GRACE,
+        }
+    }
+
+    /// Returns the limit on the clients that are connected at the same time.
+    const fn clients(&self) -> usize {
+        match self {
+            Self::Http { .. } => CLIENTS,
+            Self::Exchange(exchange) => exchange.clients,
+        }
+    }
+
+    /// Returns what the server sends to a new client before its request.
+    fn greeting(&self, service: &mut S) -> Vec<u8> {
+        match self {
+            Self::Exchange(Exchange {
+                greet: Some(greet), ..
+            }) => greet(service),
+            _ => Vec::new(),
         }
     }
 }

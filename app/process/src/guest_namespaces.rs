@@ -82,9 +82,7 @@ impl GuestNamespaces {
         }
         let pidfd = peer::pidfd(&socket, pid)?;
         let holds = match self.holds_process(pid) {
-            // The namespaces of a process in an outer user namespace may not be opened, but any process may read the depth
-            // of its PID namespace.
-            Err(error) if is_denial(&error) && self.pid.is_some() && !is_below_own(pid)? => false,
+            Err(error) if is_denial(&error) && self.is_outside(pid)? => false,
             holds => holds?,
         };
         // The id was not reused if the process still runs.
@@ -110,6 +108,20 @@ impl GuestNamespaces {
             (Some(guest), Some(user)) => is_within(user, guest),
             (None, _) | (_, None) => Ok(false),
         }
+    }
+
+    /// Returns true if a process whose namespaces may not be opened is certainly outside the guest: it is in an outer user namespace,
+    /// or is not dumpable, as pesto. Any process may read the depth of its PID namespace, the files of its network namespace, and
+    /// the ids of its user namespace.
+    fn is_outside(&self, pid: Pid) -> io::Result<bool> {
+        if self.pid.is_some() && !is_below_own(pid)? {
+            return Ok(true);
+        }
+        // Each network namespace has its own files in /proc.
+        let devices = |process: &str| fs::metadata(format!("/proc/{process}/net/dev")).map(|file| file.ino());
+        let own = File::open("/proc/self/ns/net")?;
+        let is_here = devices(&pid.to_string())? == devices("self")?;
+        Ok(is_here && id(&own)? != id(&self.network)? && (self.owner.is_none() || has_all_ids(pid)?))
     }
 
     /// Returns true if a process is in a namespace of the guest. Opening a namespace of a process requires ptrace access.
@@ -168,6 +180,15 @@ fn depth(process: &str) -> io::Result<usize> {
     let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let ids = ids.ok_or(io::ErrorKind::Unsupported)?;
     Ok(ids.split_whitespace().count())
+}
+
+/// Returns true if a process has all user ids, as in the initial user namespace. Only root can create another user namespace with all
+/// of them, and root may inspect its processes.
+fn has_all_ids(process: Pid) -> io::Result<bool> {
+    let map = fs::read_to_string(format!("/proc/{process}/uid_map"))?;
+    let words: Vec<_> = map.split_whitespace().collect();
+    // The id in between is the first one as this process sees it, which may have no such id.
+    Ok(matches!(words[..], ["0", _, "4294967295"]))
 }
 
 fn id(namespace: &File) -> io::Result<Id> {

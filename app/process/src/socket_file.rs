@@ -29,8 +29,33 @@ impl SocketFile {
     /// # Errors
     /// EADDRINUSE: there is a file at the path that is not replaced. Otherwise the file cannot be created.
     pub fn bind(path: &Path, socket: impl AsFd) -> io::Result<Self> {
+        let wait = match path.exists() {
+            true => LOCK_WAIT,
+            false => LOCK_WAIT_WITHOUT_FILE,
+        };
+        Self::bind_locked(path, &socket, wait)
+    }
+
+    /// Binds a Unix socket to a new file at the first of `paths` at which that is possible, also while other processes do the same. A
+    /// socket file of this user is replaced if no socket is bound to it any more.
+    ///
+    /// # Errors
+    /// EADDRINUSE: there is a file that is not replaced at each path. Otherwise no file can be created at the last path that has none.
+    pub fn bind_first(paths: &[PathBuf], socket: impl AsFd) -> io::Result<Self> {
+        let mut last = Errno::ADDRINUSE.into();
+        for path in paths.iter().filter(|path| is_free(path)) {
+            match Self::bind_locked(path, &socket, LOCK_WAIT) {
+                Ok(file) => return Ok(file),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Binds a socket at `path` while its directory is locked, or after the time `wait` without the lock.
+    fn bind_locked(path: &Path, socket: impl AsFd, wait: Duration) -> io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;
-        let lock = lock_directory(path);
+        let lock = lock_directory(path, wait);
         let bind = || rustix::net::bind(&socket, &address);
         match bind() {
             Err(Errno::ADDRINUSE) if lock.is_some() && is_left_over(path) => {
@@ -79,8 +104,8 @@ impl Drop for DirectoryLock {
 /// Locks the directory of `path`. Two processes that start at the same path
 /// would otherwise remove each other's file: the removal of a file is not atomic with its test, and the kernel creates the
 /// file of a socket before it binds the socket (`unix_bind_bsd` in Linux). Returns `None` if the directory cannot be locked,
-/// for example because it may not be read or another user's process keeps it locked.
-fn lock_directory(path: &Path) -> Option<DirectoryLock> {
+/// for example because it may not be read or another process keeps it locked for the time `wait`.
+fn lock_directory(path: &Path, wait: Duration) -> Option<DirectoryLock> {
     let parent = path.parent()?;
     let directory = if parent.as_os_str().is_empty() {
         Path::new(".")
@@ -89,11 +114,6 @@ fn lock_directory(path: &Path) -> Option<DirectoryLock> {
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
-    let wait = if path.exists() {
-        LOCK_WAIT
-    } else {
-        LOCK_WAIT_WITHOUT_FILE
-    };
     let deadline = Instant::now() + wait;
     loop {
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
@@ -104,7 +124,8 @@ fn lock_directory(path: &Path) -> Option<DirectoryLock> {
     }
 }
 
-/// Time limit for the lock of a directory with a file that may have to be replaced, which is not possible without the lock.
+/// Time limit for the lock of a directory with a file that may have to be replaced, which is not possible without the lock, or in which
+/// several processes bind sockets at the first path that is free.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// Time limit for the lock if there is no file at the path. Processes of this program hold it for less than a millisecond;
@@ -129,8 +150,7 @@ fn is_left_over(path: &Path) -> bool {
 
 /// Returns true if a socket can be bound to a file at `path`: there is no file, or one of this user to which no socket is bound
 /// any more. Another process may create the file afterwards.
-#[must_use]
-pub fn is_free(path: &Path) -> bool {
+fn is_free(path: &Path) -> bool {
     match fs::symlink_metadata(path) {
         Ok(file) => file.uid() == geteuid().as_raw() && is_left_over(path),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
@@ -146,14 +166,19 @@ mod tests {
 
     use super::*;
 
-    /// Returns a new socket that listens at `path`, and its file.
-    fn start(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
-        let socket = socket_with(
+    fn new_socket() -> OwnedFd {
+        socket_with(
             AddressFamily::UNIX,
             SocketType::STREAM,
             SocketFlags::CLOEXEC,
             None,
-        )?;
+        )
+        .unwrap()
+    }
+
+    /// Returns a new socket that listens at `path`, and its file.
+    fn start(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+        let socket = new_socket();
         let file = SocketFile::bind(path, &socket)?;
         rustix::net::listen(&socket, 8)?;
         Ok((socket.into(), file))
@@ -224,6 +249,37 @@ mod tests {
     }
 
     #[test]
+    fn each_of_many_starters_gets_another_of_several_paths() {
+        const STARTERS: usize = 24;
+        let directory = tempfile::tempdir().unwrap();
+        let paths: Vec<_> = (0..STARTERS)
+            .map(|number| directory.path().join(number.to_string()))
+            .collect();
+        for _ in 0..50 {
+            leave_over(&paths[1]);
+            let barrier = Barrier::new(STARTERS);
+            let start = || {
+                let socket = new_socket();
+                barrier.wait();
+                SocketFile::bind_first(&paths, socket).unwrap()
+            };
+            let files: Vec<_> = thread::scope(|scope| {
+                let starters: Vec<_> = (0..STARTERS).map(|_| scope.spawn(start)).collect();
+                starters
+                    .into_iter()
+                    .map(|starter| starter.join().unwrap())
+                    .collect()
+            });
+            let mut bound: Vec<_> = files.iter().map(|file| file.path().to_owned()).collect();
+            bound.sort();
+            bound.dedup();
+            assert_eq!(bound.len(), STARTERS);
+            let error = SocketFile::bind_first(&paths, new_socket()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        }
+    }
+
+    #[test]
     fn process_that_ends_keeps_the_file_of_another_that_starts() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
@@ -253,7 +309,7 @@ mod tests {
     fn new_file_is_created_at_once_in_a_directory_that_another_program_locks() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
-        let _lock = lock_directory(&path).unwrap();
+        let _lock = lock_directory(&path, LOCK_WAIT).unwrap();
         let begin = Instant::now();
         drop(start(&path).unwrap());
         assert!(begin.elapsed() < LOCK_WAIT / 2, "{:?}", begin.elapsed());
@@ -264,7 +320,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         leave_over(&path);
-        let lock = lock_directory(&path).unwrap();
+        let lock = lock_directory(&path, LOCK_WAIT).unwrap();
         assert_eq!(start(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(lock);
         drop(start(&path).unwrap());

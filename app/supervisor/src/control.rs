@@ -31,7 +31,8 @@ use tracing::level_filters::LevelFilter;
 use crate::capture::Capture;
 use crate::events::Events;
 use crate::forward::Forwards;
-use crate::publish::Ports;
+use crate::options::PestoSocket;
+use crate::publish::{Ports, Publish};
 use crate::statistics::Statistics;
 use api::Api;
 pub(crate) use api::auto::GuestListeners;
@@ -119,7 +120,21 @@ impl Control {
     /// # Errors
     /// The path is in use, or the socket cannot be created.
     pub(crate) fn open_slirp_api(&mut self, path: &Path) -> Result<(), Error> {
-        self.add(pontoon_control::open_exchange(path, api::slirp::exchange)?);
+        self.add(pontoon_control::open_exchange(path, api::slirp::EXCHANGE)?);
+        Ok(())
+    }
+
+    /// Listens on a Unix socket, to which only this user may connect, for requests in the protocol of pesto. `published` has the
+    /// option values of the ports that are published.
+    ///
+    /// # Errors
+    /// The path is in use, or the socket cannot be created.
+    pub(crate) fn open_pesto(&mut self, socket: &PestoSocket, published: &[Publish]) -> Result<(), Error> {
+        self.api.begin_pesto(published, socket.via);
+        self.add(pontoon_control::open_exchange(
+            &socket.path,
+            api::pesto::EXCHANGE,
+        )?);
         Ok(())
     }
 

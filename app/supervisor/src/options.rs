@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use pontoon_control::Metrics;
-use pontoon_engine::config::{ServiceSet, UdpFilter};
+use pontoon_engine::config::{PublishedPath, ServiceSet, UdpFilter};
 use pontoon_engine::decider;
 use pontoon_engine::egress::EgressRule;
 pub use pontoon_host_network::addressing::{AddressSource, Addressing, Ipv4, Ipv6};
@@ -21,7 +22,7 @@ use crate::capture::Capture;
 use crate::forward::Forward;
 use crate::log_file::LogTo;
 use crate::proxy::ProxyOptions;
-use crate::publish::Publish;
+use crate::publish::{self, Publish};
 
 /// Parsed options of `pontoon run` and `pontoon vm`.
 #[derive(Clone, Debug)]
@@ -103,6 +104,8 @@ pub struct GuestOptions {
     pub decision_deadline: Option<Duration>,
     /// Path of a socket for requests in the protocol of slirp4netns.
     pub slirp_api: Option<PathBuf>,
+    /// Socket for requests in the protocol of pesto.
+    pub pesto: Option<PestoSocket>,
     /// Capture that begins before the guest sends a frame.
     pub pcap: Option<Capture>,
     /// File to which the events of all flows are written.
@@ -117,6 +120,30 @@ pub struct GuestOptions {
     pub timed_log: bool,
     /// True if the process continues in the background when the network is ready.
     pub daemon: bool,
+}
+
+/// Socket for requests in the protocol of pesto: `PATH[,via=PATH]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PestoSocket {
+    /// Path of the socket.
+    pub path: PathBuf,
+    /// Path of the data of clients on this host to ports that a request adds.
+    pub via: PublishedPath,
+}
+
+impl FromStr for PestoSocket {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (path, via) = publish::spec::split_off_path(text)?;
+        match path {
+            "" => Err("missing path".to_owned()),
+            path => Ok(Self {
+                path: path.into(),
+                via,
+            }),
+        }
+    }
 }
 
 impl GuestOptions {
@@ -191,8 +218,8 @@ pub struct Machine {
 /// Socket to which a virtual machine's hypervisor is or will be connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MachineSocket {
-    /// Path of a Unix socket to create and listen on.
-    Path(PathBuf),
+    /// Paths of a Unix socket to create and listen on: the first one at which that is possible is used.
+    Paths(Vec<PathBuf>),
     /// Descriptor of a connected or listening socket that is inherited from the parent process.
     Descriptor(RawFd),
 }

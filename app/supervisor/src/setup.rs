@@ -56,6 +56,7 @@ pub(crate) fn open_control(
     let is_served = options.control.is_some()
         || options.metrics.is_some()
         || options.slirp_api.is_some()
+        || options.pesto.is_some()
         || roles.iter().any(|(path, _)| path.is_some());
     if !is_served && !needs_scan && options.pcap.is_none() && !options.requires_decider() {
         return Ok(None);
@@ -68,6 +69,9 @@ pub(crate) fn open_control(
     }
     if let Some(path) = &options.slirp_api {
         control.open_slirp_api(path)?;
+    }
+    if let Some(socket) = &options.pesto {
+        control.open_pesto(socket, &options.publish)?;
     }
     if let Some(capture) = &options.pcap {
         control.capture(capture, Instant::now())?;

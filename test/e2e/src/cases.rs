@@ -30,6 +30,7 @@ mod loopback_forwards;
 mod pacing;
 mod passt;
 mod pasta;
+mod pesto;
 mod policy;
 mod ports;
 mod proxy;
@@ -97,6 +98,7 @@ pub(crate) fn all() -> Vec<Case> {
         pacing::cases,
         passt::cases,
         pasta::cases,
+        pesto::cases,
         policy::cases,
         ports::cases,
         proxy::cases,

@@ -14,7 +14,7 @@ use pontoon_supervisor::audit::Audit;
 use pontoon_supervisor::capture::Capture;
 use pontoon_supervisor::forward::Forward;
 use pontoon_supervisor::log_file::LogTo;
-use pontoon_supervisor::options::{AddressSource, Loopback};
+use pontoon_supervisor::options::{AddressSource, Loopback, PestoSocket};
 use pontoon_supervisor::publish::Publish;
 use pontoon_wire::Mac;
 use pontoon_worker::Pacing;
@@ -232,6 +232,13 @@ pub(crate) struct NetworkArgs {
     /// Listen on a Unix socket for requests to publish ports, in the protocol of slirp4netns
     #[arg(long, hide_short_help = true, value_name = "PATH")]
     pub(crate) slirp_api: Option<PathBuf>,
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "PATH",
+        help = "Listen on a Unix socket for requests to publish ports, in the protocol of pesto: PATH[,via=guest-loopback]"
+    )]
+    pub(crate) pesto: Option<PestoSocket>,
     #[arg(
         long,
         hide_short_help = true,

@@ -104,7 +104,7 @@ fn usage_errors_are_one_line() {
 #[test]
 fn vm_needs_a_path_or_a_descriptor_and_a_protocol() {
     let vm = parse_vm(&["--socket", "/tmp/net", "--protocol", "stream", "--one-off"]).unwrap();
-    assert_eq!((vm.socket, vm.fd), (Some("/tmp/net".into()), None));
+    assert_eq!((vm.socket, vm.fd), (vec!["/tmp/net".into()], None));
     assert_eq!((vm.protocol.name, vm.one_off), ("stream", true));
     let vm = parse_vm(&["--fd", "3", "--protocol", "vhost-user", "-p", "80:80"]).unwrap();
     assert_eq!((vm.fd, vm.protocol.name), (Some(3), "vhost-user"));

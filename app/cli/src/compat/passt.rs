@@ -1,9 +1,6 @@
 //! Command line of passt (passt(1)): translated into `pontoon vm`. The options are those of pasta.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-
-use pontoon_process::socket_file;
 
 use super::pasta::given::{Given, PasstSocket};
 use super::pasta::{self, CommandLine, EMULATED, Mode, option};
@@ -28,11 +25,11 @@ pub(super) fn translate(program: &str, arguments: Vec<OsString>) -> Result<Trans
 
 fn machine(given: &Given) -> Result<Translation, String> {
     let mut words = vec!["vm".into()];
-    words.push(match &given.socket {
-        Some(PasstSocket::Path(path)) => option("socket", path),
-        Some(PasstSocket::Descriptor(number)) => option("fd", number),
-        None => option("socket", default_socket(Path::new("/tmp"))?),
-    });
+    match &given.socket {
+        Some(PasstSocket::Path(path)) => words.push(option("socket", path)),
+        Some(PasstSocket::Descriptor(number)) => words.push(option("fd", number)),
+        None => words.extend(default_sockets().map(|path| option("socket", path))),
+    }
     words.push(option(
         "protocol",
         if given.vhost_user { "vhost-user" } else { "stream" },
@@ -53,12 +50,9 @@ fn machine(given: &Given) -> Result<Translation, String> {
     Ok(Translation::Run(words))
 }
 
-/// Returns the first of the default paths at which a socket can be bound.
-fn default_socket(directory: &Path) -> Result<PathBuf, String> {
-    let paths = (1..SOCKETS).map(|number| directory.join(format!("passt_{number}.socket")));
-    let mut free = paths.filter(|path| socket_file::is_free(path));
-    free.next()
-        .ok_or_else(|| "UNIX socket bind: Address already in use".to_owned())
+/// Returns the default paths, of which the first one is used at which a socket can be bound.
+fn default_sockets() -> impl Iterator<Item = String> {
+    (1..SOCKETS).map(|number| format!("/tmp/passt_{number}.socket"))
 }
 
 /// Returns the text of `--help`, in which callers search for the options that they need.
@@ -89,6 +83,7 @@ docs/compat.md has the differences.
   -F, --fd FD               use this connected socket
   -p, --pcap FILE           capture frames
   -P, --pid FILE            write the process id
+  -c, --conf-path PATH      listen for pesto at this path
   -m, --mtu MTU             MTU, 576 to 65520; 0: 1500 (default: 65520)
   -a, --address ADDR        address of the guest, ADDR[/PREFIXLEN]; one for each family (default: the host's)
   -n, --netmask MASK        netmask or prefix length of -a

@@ -72,6 +72,7 @@ enum Key {
     VhostUser,
     PrintCapabilities,
     RepairPath,
+    ConfPath,
     /// Option of a migration of passt's, by its name.
     Migration(&'static str),
     /// Option that has no effect, by its name.
@@ -159,7 +160,7 @@ const SPECS: &[Spec<Key>] = &[
     flag(Key::Migration("migrate-exit"), None, "migrate-exit"),
     flag(Key::Migration("migrate-no-linger"), None, "migrate-no-linger"),
     with_argument(Key::Refused(text::STATS), None, "stats"),
-    with_argument(Key::Refused(text::CONF_PATH), Some(b'c'), "conf-path"),
+    with_argument(Key::ConfPath, Some(b'c'), "conf-path"),
     flag(Key::Ignored("chroot-fallback"), None, "chroot-fallback"),
 ];
 
@@ -338,6 +339,11 @@ impl Given {
             if let Some(path) = path {
                 words.push(option(name, path));
             }
+        }
+        if let Some(path) = &self.conf_path {
+            let mut value = path.clone();
+            value.push(if self.host_lo { ",via=guest-loopback" } else { "" });
+            words.push(option("pesto", value));
         }
         // Callers read the file of an instance that has ended.
         if self.pid.is_some() {

@@ -23,6 +23,7 @@ use crate::ephemeral_ports;
 
 mod auto;
 mod other_program;
+mod values;
 
 pub use auto::{AutoCounts, limited};
 

@@ -127,7 +127,8 @@ impl Publish {
 
     /// Returns the host address to listen on: that of the value, or the unspecified address of the target's family.
     /// `None` means all addresses of both families.
-    pub(super) fn listens_at(&self) -> Option<IpAddr> {
+    #[must_use]
+    pub fn listens_at(&self) -> Option<IpAddr> {
         let any: Option<IpAddr> = self.target.map(|target| match target {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -247,7 +248,10 @@ impl FromStr for Publish {
 }
 
 /// Splits `,via=PATH` off the end of a value.
-fn split_off_path(text: &str) -> Result<(&str, PublishedPath), String> {
+///
+/// # Errors
+/// The text after `,via=` is not a path.
+pub fn split_off_path(text: &str) -> Result<(&str, PublishedPath), String> {
     match text.split_once(",via=") {
         None => Ok((text, PublishedPath::Shortest)),
         Some((rest, "link")) => Ok((rest, PublishedPath::Link)),

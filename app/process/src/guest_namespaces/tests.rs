@@ -203,6 +203,29 @@ fn process_of_the_own_user_namespace_is_not_of_the_guest() {
     });
 }
 
+/// A process that may not be inspected, because it is not dumpable, is recognized by files of /proc that any process may read.
+#[test]
+fn process_is_outside_with_all_ids_and_in_the_own_network_namespace() {
+    let name = "guest_namespaces::tests::process_is_outside_with_all_ids_and_in_the_own_network_namespace";
+    with_guest(name, |path, listener, guest, _| {
+        let namespaces = GuestNamespaces::new(open(guest.pid(), "net")?, None)?;
+        let has_all_ids = has_all_ids(rustix::process::getpid())?;
+        let is_outside = |way| {
+            let child = connected(path, way)?;
+            let accepted = accept(listener);
+            let is_outside = namespaces.is_outside(child.pid());
+            child.kill();
+            let _ = child.wait();
+            accepted.and(is_outside)
+        };
+        Ok(is_outside(Way::Below(0))? == has_all_ids
+            && !is_outside(Way::Below(1))?
+            && !is_outside(Way::UserOf(guest))?
+            && !is_outside(Way::NetworkOf(guest))?
+            && !namespaces.is_outside(guest.pid())?)
+    });
+}
+
 /// A process that has no id in this process's PID namespace is outside every guest that has a PID namespace.
 #[test]
 fn process_without_id_is_refused_unless_the_guest_has_a_pid_namespace() {

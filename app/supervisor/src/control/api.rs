@@ -13,6 +13,7 @@ mod flows;
 pub(super) mod guest_forward;
 mod log_level;
 mod metrics;
+pub(super) mod pesto;
 pub(super) mod policy;
 pub(super) mod publish;
 pub(super) mod slirp;
@@ -26,6 +27,7 @@ use pontoon_control::http::HttpResponse;
 use pontoon_control::reply::Level;
 use pontoon_control::role::Role;
 use pontoon_control::server::{Answer, Route};
+use pontoon_engine::config::PublishedPath;
 use pontoon_process::error::Error;
 use pontoon_worker::Update;
 use pontoon_worker::messages::{Confirmation, Report};
@@ -36,13 +38,14 @@ use super::ControlSetup;
 use crate::capture::Capture;
 use crate::events::Events;
 use crate::forward::Forwards;
-use crate::publish::Ports;
+use crate::publish::{Ports, Publish};
 use crate::statistics::Statistics;
 use auto::{AutoFinder, GuestListeners};
 use capture::Captures;
 use confirm_round::{ConfirmRound, Expired};
 use decisions::Decisions;
 use flow_dump::FlowDump;
+use pesto::PestoRules;
 use publish::UnconfirmedChange;
 use slirp::SlirpPorts;
 
@@ -56,6 +59,7 @@ pub(super) struct Api {
     ports: Ports,
     /// Published ports that clients of slirp4netns' protocol have added.
     slirp_ports: SlirpPorts,
+    pesto: PestoRules,
     forwards: Forwards,
     auto: AutoFinder,
     confirm_round: ConfirmRound,
@@ -111,6 +115,7 @@ impl Api {
             forwarder: served.forwarder,
             ports: served.ports,
             slirp_ports: SlirpPorts::default(),
+            pesto: PestoRules::default(),
             forwards: served.forwards,
             auto: AutoFinder::default(),
             confirm_round: ConfirmRound::new(workers),
@@ -188,6 +193,12 @@ impl Api {
     /// Sets the source of the guest's listening ports.
     pub(super) fn set_guest_listeners(&mut self, guest: GuestListeners) {
         self.auto.set_guest(guest);
+    }
+
+    /// Sets the option values of the published ports, whose rules clients of pesto's protocol receive, and the path of the data of
+    /// clients on this host for the ports of new rules.
+    pub(super) fn begin_pesto(&mut self, values: &[Publish], path: PublishedPath) {
+        self.pesto.begin(values, &self.ports, path);
     }
 
     /// Sets the host's own addresses, which no target address of a published port may be.

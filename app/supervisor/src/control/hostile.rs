@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::ControlSetup;
-use super::api::{self, Api, capture, decisions, end_flows, guest_forward, policy, publish};
+use super::api::{self, Api, capture, decisions, end_flows, guest_forward, pesto, policy, publish};
 use crate::forward::Forwards;
 use crate::publish::Ports;
 use crate::statistics::Statistics;
@@ -43,6 +43,7 @@ pub(crate) fn client(bytes: &[u8]) {
         check(response, true, false);
     }
     decisions::check(bytes);
+    pesto::check(bytes);
     for (method, path) in WITH_BODIES {
         let response = answer(&mut api, &request(method, path, bytes));
         assert!(matches!(response.status, 200 | 400), "{response:?}");

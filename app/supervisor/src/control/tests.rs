@@ -7,6 +7,7 @@ mod document;
 mod end_flows;
 mod engine_queries;
 mod log_level;
+mod pesto;
 mod places;
 mod policy;
 mod publish;
@@ -160,10 +161,16 @@ fn send(mut client: &UnixStream, text: &str) {
 }
 
 /// Reads the text that the client has received; the flag is true if the connection is closed.
-fn received(mut client: &UnixStream) -> (String, bool) {
-    let mut text = Vec::new();
-    let ended = client.read_to_end(&mut text).is_ok();
-    (String::from_utf8(text).unwrap(), ended)
+fn received(client: &UnixStream) -> (String, bool) {
+    let (bytes, ended) = received_bytes(client);
+    (String::from_utf8(bytes).unwrap(), ended)
+}
+
+/// Same as [`received`], of a protocol that is not text.
+fn received_bytes(mut client: &UnixStream) -> (Vec<u8>, bool) {
+    let mut bytes = Vec::new();
+    let ended = client.read_to_end(&mut bytes).is_ok();
+    (bytes, ended)
 }
 
 fn status(answer: &str) -> &str {

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pontoon_process::error::{Context as _, Error, reason};
 use pontoon_process::socket_file::SocketFile;
@@ -39,22 +39,27 @@ pub(crate) fn open(
                 "--fd {number}: the descriptor was not inherited"
             )));
         }
-        (MachineSocket::Path(path), _) => {
-            let (listener, file) = listen_at(path, types[0])?;
-            tracing::info!("waiting for the guest at {}", path.display());
+        (MachineSocket::Paths(paths), _) => {
+            let (listener, file) = listen_at(paths, types[0])?;
+            tracing::info!("waiting for the guest at {}", file.path().display());
             (Source::Listening { listener, one_off }, Some(file))
         }
     };
     Ok(((protocol.attach)(source, workers), file))
 }
 
-/// Listens on a new socket file.
-fn listen_at(path: &Path, kind: SocketType) -> Result<(OwnedFd, SocketFile), Error> {
-    let cannot = |error: io::Error| refused(path, &error);
+/// Listens on a new socket file at the first of `paths` at which that is possible.
+fn listen_at(paths: &[PathBuf], kind: SocketType) -> Result<(OwnedFd, SocketFile), Error> {
+    let last = paths.last().map_or(Path::new(""), PathBuf::as_path);
+    let cannot = |error: io::Error| refused(last, &error);
     let socket = socket(kind).context("cannot open a socket")?;
     // The file inherits the mode of the socket (`unix_bind_bsd` in Linux), so that no other user can connect at any time.
     fchmod(&socket, Mode::from_raw_mode(0o600)).context("cannot open a socket")?;
-    let file = SocketFile::bind(path, &socket).map_err(cannot)?;
+    let bound = match paths {
+        [path] => SocketFile::bind(path, &socket),
+        paths => SocketFile::bind_first(paths, &socket),
+    };
+    let file = bound.map_err(cannot)?;
     listen(&socket, BACKLOG).map_err(|error| cannot(error.into()))?;
     Ok((socket, file))
 }

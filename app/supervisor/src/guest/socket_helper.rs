@@ -45,8 +45,10 @@ impl SocketHelper {
     /// Returns the helper of a guest, which is not started yet. `cookie` is that of the guest's network namespace. Returns `None` if
     /// no port of the guest is published or can be, or if it is no namespace of this host.
     pub(crate) fn for_guest(options: &GuestOptions, guest: &GuestKind, cookie: Option<u64>) -> Option<Self> {
-        let publishes =
-            !options.publish.is_empty() || options.control.is_some() || options.slirp_api.is_some();
+        let publishes = !options.publish.is_empty()
+            || options.control.is_some()
+            || options.slirp_api.is_some()
+            || options.pesto.is_some();
         // Without a cookie (before Linux 5.14) the engine cannot check the sockets.
         let cookie = cookie.filter(|_| publishes && options.splice)?;
         let namespace = guest.network().inspect_err(|error| log_reason(error));

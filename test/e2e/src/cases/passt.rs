@@ -31,6 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("compat.passt.qemu", 40, qemu),
         Case::new("compat.passt.libkrun", 40, libkrun),
         Case::new("compat.passt.default-sockets", 30, default_sockets),
+        Case::new("compat.passt.24-at-once", 60, at_once),
         hostile("garbage", garbage),
         hostile("short-frames", short_frames),
         hostile("half-a-frame", half_a_frame),
@@ -53,7 +54,7 @@ const LEASE: &str = "dhcp4 198.51.100.1/24 198.51.100.2 198.51.100.2 65520";
 impl Shell {
     /// Runs passt until it exits, and returns its output and the exit status. The call returns when no process has the
     /// output open, as callers wait for that.
-    fn passt(&mut self, arguments: &str) -> Result<String> {
+    pub(super) fn passt(&mut self, arguments: &str) -> Result<String> {
         self.ask(&format!("echo $($PASST {arguments} 2>&1; echo status $?)"))
     }
 }
@@ -239,6 +240,32 @@ fn default_sockets(context: &Context) -> Result<()> {
     shell.run(&format!("kill $(cat {PID}.2 {PID}.3)"))?;
     wait_for_the_end(context)?;
     ensure!(!Path::new(&path(1)).exists() && !Path::new(&path(2)).exists());
+    drop(shell);
+    nothing_left()
+}
+
+/// Tests 24 processes that are started at the same time without a path: each listens at another one of the default paths.
+fn at_once(context: &Context) -> Result<()> {
+    const STARTED: u32 = 24;
+    let _network = Network::new(context)?;
+    cover_tmp(context)?;
+    let mut shell = Shell::start(context)?;
+    for round in 1..=2 {
+        let statuses = shell.ask(&format!(
+            "echo $(for n in $(seq {STARTED}); do {{ $PASST --quiet --pid {PID}.{round}.$n 2>&1; echo $?; }} & done; wait)"
+        ))?;
+        expect(&statuses, &vec!["0"; STARTED as usize].join(" "))?;
+        for number in 1..=STARTED {
+            expect(
+                &connected(&format!("/tmp/passt_{number}.socket"))?.dhcp4()?,
+                LEASE,
+            )?;
+        }
+        shell.run(&format!("kill $(cat {PID}.{round}.*)"))?;
+        wait_for_the_end(context)?;
+    }
+    let is_left = |number| Path::new(&format!("/tmp/passt_{number}.socket")).exists();
+    ensure!(!(1..=STARTED).any(is_left), "a socket's file was not removed");
     drop(shell);
     nothing_left()
 }

@@ -55,12 +55,12 @@ impl Shell {
     }
 
     /// Runs pasta, and checks that it goes to the background without a message.
-    fn daemon(&mut self, arguments: &str) -> Result<()> {
+    pub(super) fn daemon(&mut self, arguments: &str) -> Result<()> {
         expect(&self.pasta(arguments)?, "status 0")
     }
 
     /// Starts servers in the namespace of the last `$holder`.
-    fn serve(&mut self, servers: &str) -> Result<()> {
+    pub(super) fn serve(&mut self, servers: &str) -> Result<()> {
         let nsenter = self.nsenter;
         self.run(&format!(
             "coproc nsenter {nsenter} --net --target $holder $E2E guest serve {servers}; read -r -u ${{COPROC[0]}}"

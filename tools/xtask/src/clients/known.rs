@@ -41,7 +41,6 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
     of_podman("publish", "source-loopback6", SOURCE_LOOPBACK),
     of_podman("pod", "source-loopback", SOURCE_LOOPBACK),
     of_podman("pod", "source-loopback6", SOURCE_LOOPBACK),
-    of_podman("pesto", "forward", "the requests of pesto are not served"),
     of_podman("reach", "239.1.2.3.*", "multicast is not forwarded"),
     of_podman("reach", "::.echo", "echo requests to :: are refused"),
     of_podman(

@@ -24,7 +24,14 @@ for interface in eth0 eth1; do
     echo 0 >"/proc/sys/net/ipv6/conf/$interface/router_solicitation_delay"
     ip link set "$interface" up
     udhcpc -i "$interface" -f -n -q -t 10 -T 1 -O mtu -s /lease
-    [ "$interface" != eth0 ] || dhclient -6 -1 -lf /tmp/leases6 -pf /tmp/dhclient6 -sf /lease6 "$interface" </dev/null
+    [ "$interface" = eth0 ] || continue
+    # dhclient exits without a link-local address, which the kernel adds up to a second after the carrier.
+    try=0
+    until ip -6 address show dev "$interface" scope link | grep -q fe80 || [ $try = 100 ]; do
+        sleep 0.1
+        try=$((try + 1))
+    done
+    dhclient -6 -1 -lf /tmp/leases6 -pf /tmp/dhclient6 -sf /lease6 "$interface" </dev/null
 done
 socat TCP6-LISTEN:9000,fork,reuseaddr EXEC:/checks &
 socat TCP6-LISTEN:9001,fork,reuseaddr 'SYSTEM:echo $SOCAT_PEERADDR' &

@@ -1,6 +1,3 @@
-use std::os::unix::net::UnixListener;
-use std::{env, fs, process};
-
 use clap::Parser as _;
 
 use super::*;
@@ -145,22 +142,24 @@ fn version_and_capabilities_are_those_of_passt() {
 }
 
 #[test]
-fn default_socket_is_the_first_at_which_no_program_listens() {
-    let directory = env::temp_dir().join(format!("pontoon-passt.{}", process::id()));
-    fs::create_dir(&directory).unwrap();
-    let path = |number| directory.join(format!("passt_{number}.socket"));
-    assert_eq!(default_socket(&directory), Ok(path(1)));
-    let listener = UnixListener::bind(path(1)).unwrap();
-    // A socket that is closed already leaves its file.
-    drop(UnixListener::bind(path(2)).unwrap());
-    assert_eq!(default_socket(&directory), Ok(path(2)));
-    fs::write(path(2).with_extension("other"), "").unwrap();
-    drop(listener);
-    assert_eq!(default_socket(&directory), Ok(path(1)));
-    for number in 1..SOCKETS {
-        let _ = fs::remove_file(path(number));
-        fs::write(path(number), "").unwrap();
-    }
-    assert!(default_socket(&directory).is_err());
-    fs::remove_dir_all(directory).unwrap();
+fn default_socket_is_the_first_free_one_of_63() {
+    let line = machine("--ipv4-only");
+    let sockets: Vec<_> = line
+        .split(' ')
+        .filter(|word| word.starts_with("--socket="))
+        .collect();
+    assert_eq!(sockets.len(), 63);
+    assert_eq!(sockets[0], "--socket=/tmp/passt_1.socket");
+    assert_eq!(sockets[62], "--socket=/tmp/passt_63.socket");
+}
+
+#[test]
+fn socket_of_pesto_is_translated() {
+    assert_eq!(
+        machine("--fd 3 -c /run/pesto"),
+        format!("vm --fd=3 --protocol=stream --one-off --daemon {LINK} {OPEN} --pesto=/run/pesto")
+    );
+    let refused = translated("--fd 3 --conf-path /run/pesto,via=link");
+    assert!(refused.is_err(), "{refused:?}");
+    assert!(translated("--fd 3 --conf-path=").is_err());
 }

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use pontoon_process::log::file;
 use pontoon_supervisor::capture::Capture;
 use pontoon_supervisor::log_file::LogTo;
+use pontoon_supervisor::options::PestoSocket;
 
 use super::ports::Ports;
 use super::values::{self, Addresses, OfFamily, number};
@@ -34,6 +35,7 @@ pub(in crate::compat) struct Given {
     ifname: Option<String>,
     pub(super) pcap: Option<OsString>,
     pub(super) pid: Option<OsString>,
+    pub(super) conf_path: Option<OsString>,
     mtu: Option<u16>,
     /// The guest's addresses, the IPv4 one with its prefix length if `-a` contains it.
     address: OfFamily<(Ipv4Addr, Option<u8>), Ipv6Addr>,
@@ -120,6 +122,7 @@ impl Given {
             ifname: None,
             pcap: None,
             pid: None,
+            conf_path: None,
             mtu: None,
             address: OfFamily::default(),
             has_prefix: false,
@@ -169,6 +172,10 @@ impl Given {
             Key::LogFile => self.log_file = Some(limited::<LogTo>("log file", value, |to| to.file)?),
             Key::Pcap => self.pcap = Some(limited::<Capture>("pcap path", value, |to| to.file)?),
             Key::Pid => self.pid = Some(path("PID file", value)?),
+            Key::ConfPath => {
+                let socket = limited::<PestoSocket>("configuration path", value, |socket| socket.path);
+                self.conf_path = Some(socket?);
+            }
             Key::Userns => {
                 self.userns = Some(path("userns", value)?);
                 self.netns_only = false;

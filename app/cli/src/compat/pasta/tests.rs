@@ -350,6 +350,8 @@ fn options_of_logs_and_files_have_their_counterparts() {
         ),
         ("-p x --pcap y", "--pcap=y"),
         ("-P x", "--pid-file=x --keep-pid-file"),
+        ("-c x", "--pesto=x"),
+        ("--conf-path x,y", "--pesto=x,y"),
     ] {
         assert_eq!(
             attached(&format!("-f {given} 17")),
@@ -357,6 +359,14 @@ fn options_of_logs_and_files_have_their_counterparts() {
             "{given}"
         );
     }
+}
+
+#[test]
+fn ports_at_run_time_have_the_path_of_those_of_the_start() {
+    let words = attached("-f --host-lo-to-ns-lo -c x -t 80 17");
+    assert!(words.contains("--publish=80/tcp,via=guest-loopback"), "{words}");
+    assert!(words.ends_with("--pesto=x,via=guest-loopback"), "{words}");
+    assert!(refused("-c x,via=link 17").starts_with("Invalid configuration path: "));
 }
 
 #[test]
@@ -565,7 +575,6 @@ fn wrong_values_have_the_error_texts_of_pasta() {
         "--freebind",
         "--runas 1000",
         "--stats 1",
-        "-c x",
         "-F 5",
         "--vhost-user",
     ] {

@@ -15,8 +15,6 @@ pub(super) const RUNAS: &str = "--runas is not supported: the program keeps its 
                                 no privileges (try: without it)";
 pub(super) const STATS: &str =
     "--stats is not supported (try: pontoon run --control PATH, and pontoon ctl --control PATH stats)";
-pub(super) const CONF_PATH: &str = "--conf-path is not supported: requests of pesto are not served (try: pontoon run --control \
-                                    PATH, and pontoon ctl --control PATH publish)";
 pub(super) const SPLICE_ONLY: &str =
     "--splice-only is not supported: connections need an interface in the namespace (try: without it)";
 pub(super) const REPAIR_PATH: &str = "--repair-path is not supported: a machine keeps no connections when it migrates (try: --repair-path none)";
@@ -95,6 +93,7 @@ Without PID or --netns, the command or a shell runs in new namespaces. docs/comp
   -I, --ns-ifname NAME      interface of the namespace (default: name of the host's interface)
   -p, --pcap FILE           capture frames
   -P, --pid FILE            write the process id
+  -c, --conf-path PATH      listen for pesto at this path
   -m, --mtu MTU             MTU, 576 to 65520; 0: do not set it (default: 65520)
   -a, --address ADDR        address of the namespace, ADDR[/PREFIXLEN]; one for each family (default: the host's)
   -n, --netmask MASK        netmask or prefix length of -a

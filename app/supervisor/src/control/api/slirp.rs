@@ -10,8 +10,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 
+use pontoon_control::CLIENTS;
 use pontoon_control::http::HttpResponse;
-use pontoon_control::server::Answer;
+use pontoon_control::server::{Answer, Exchange};
 use pontoon_engine::address_plan::AddressPlan;
 use pontoon_engine::config::{Protocol, PublishedPath};
 use serde_json::{Value, json};
@@ -44,14 +45,16 @@ struct SlirpPort {
     guest: SocketAddr,
 }
 
+/// Protocol of the server.
+pub(in crate::control) const EXCHANGE: Exchange<Api> = Exchange {
+    greet: None,
+    handle: exchange,
+    clients: CLIENTS,
+};
+
 /// Handles the bytes that a client has sent so far. The request is complete at the end of its JSON object: not all clients shut
 /// down their sending side.
-pub(in crate::control) fn exchange(
-    api: &mut Api,
-    bytes: &[u8],
-    ended: bool,
-    now: Instant,
-) -> Option<Answer<Api>> {
+fn exchange(api: &mut Api, bytes: &[u8], ended: bool, now: Instant) -> Option<Answer<Api>> {
     if bytes.len() >= TOO_LONG {
         return Some(Answer::Now(error("too large message")));
     }

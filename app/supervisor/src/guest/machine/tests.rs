@@ -44,8 +44,12 @@ fn path(name: &str) -> PathBuf {
 fn socket_file_is_removed_with_its_owner() {
     let path = path("file");
     for (protocol, other) in [("stream", SocketType::SEQPACKET), ("packet", SocketType::STREAM)] {
-        let (attachment, file) =
-            open(&machine(MachineSocket::Path(path.clone()), protocol), None, 1).unwrap();
+        let (attachment, file) = open(
+            &machine(MachineSocket::Paths(vec![path.clone()]), protocol),
+            None,
+            1,
+        )
+        .unwrap();
         assert!(path.exists());
         let address = SocketAddrUnix::new(&path).unwrap();
         assert_eq!(
@@ -63,7 +67,11 @@ fn socket_file_is_removed_with_its_owner() {
 #[test]
 fn socket_file_has_mode_0600() {
     let path = path("mode");
-    let opened = open(&machine(MachineSocket::Path(path.clone()), "stream"), None, 1);
+    let opened = open(
+        &machine(MachineSocket::Paths(vec![path.clone()]), "stream"),
+        None,
+        1,
+    );
     let _machine = opened.unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     fs::remove_dir_all(path.parent().unwrap()).unwrap();
@@ -74,7 +82,7 @@ fn socket_file_in_use_is_kept_and_a_stale_one_is_replaced() {
     let path = path("taken");
     let listener = UnixListener::bind(&path).unwrap();
     listener.set_nonblocking(true).unwrap();
-    let text = line(MachineSocket::Path(path.clone()), "stream");
+    let text = line(MachineSocket::Paths(vec![path.clone()]), "stream");
     assert!(
         text.contains("address already in use (try: another path; 'ss -xlp src "),
         "{text}"
@@ -86,10 +94,17 @@ fn socket_file_in_use_is_kept_and_a_stale_one_is_replaced() {
     fs::remove_file(&path).unwrap();
     // A file of a closed socket might be in use, as the process of another test may hold a copy of the descriptor.
     mknodat(CWD, &path, FileType::Socket, Mode::from_raw_mode(0o600), 0).unwrap();
-    drop(open(&machine(MachineSocket::Path(path.clone()), "stream"), None, 1).unwrap());
+    drop(
+        open(
+            &machine(MachineSocket::Paths(vec![path.clone()]), "stream"),
+            None,
+            1,
+        )
+        .unwrap(),
+    );
 
     fs::write(&path, "no socket").unwrap();
-    let text = line(MachineSocket::Path(path.clone()), "stream");
+    let text = line(MachineSocket::Paths(vec![path.clone()]), "stream");
     assert!(text.contains("address already in use"), "{text}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "no socket");
     fs::remove_dir_all(path.parent().unwrap()).unwrap();
@@ -98,7 +113,12 @@ fn socket_file_in_use_is_kept_and_a_stale_one_is_replaced() {
 #[test]
 fn file_of_another_process_with_the_same_name_is_kept() {
     let path = path("replaced");
-    let (_attachment, file) = open(&machine(MachineSocket::Path(path.clone()), "packet"), None, 1).unwrap();
+    let (_attachment, file) = open(
+        &machine(MachineSocket::Paths(vec![path.clone()]), "packet"),
+        None,
+        1,
+    )
+    .unwrap();
     fs::remove_file(&path).unwrap();
     let _other = UnixListener::bind(&path).unwrap();
     // The open socket still holds the inode of the first file, so that the second file has another inode number.
@@ -110,12 +130,15 @@ fn file_of_another_process_with_the_same_name_is_kept() {
 #[test]
 fn errors_of_paths_have_advice() {
     let long = PathBuf::from(format!("/tmp/{}", "x".repeat(200)));
-    let text = line(MachineSocket::Path(long), "stream");
+    let text = line(MachineSocket::Paths(vec![long]), "stream");
     assert!(
         text.ends_with("file name too long (try: a path of at most 107 bytes)"),
         "{text}"
     );
-    let text = line(MachineSocket::Path("/no-such-directory/net".into()), "stream");
+    let text = line(
+        MachineSocket::Paths(vec!["/no-such-directory/net".into()]),
+        "stream",
+    );
     assert!(text.ends_with("(try: an existing directory)"), "{text}");
 }
 
@@ -161,14 +184,18 @@ fn descriptor_must_be_a_socket_of_the_protocol() {
 #[test]
 fn several_workers_need_multiqueue_protocol() {
     for protocol in ["stream", "packet"] {
-        let socket = MachineSocket::Path("/tmp/x".into());
+        let socket = MachineSocket::Paths(vec!["/tmp/x".into()]);
         let refused = open(&machine(socket, protocol), None, 2).unwrap_err();
         assert_eq!(refused.status(), 2);
         assert!(refused.to_string().starts_with("--workers 2: "));
     }
     let path = path("queues");
-    let (attachment, _file) =
-        open(&machine(MachineSocket::Path(path.clone()), "vhost-user"), None, 2).unwrap();
+    let (attachment, _file) = open(
+        &machine(MachineSocket::Paths(vec![path.clone()]), "vhost-user"),
+        None,
+        2,
+    )
+    .unwrap();
     assert!(matches!(
         attachment,
         Attachment::VhostUser(FrontEndSocket { workers: 2, .. })
