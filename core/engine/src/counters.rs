@@ -174,6 +174,9 @@ counters! {
         dns_proxied,
     /// DNS messages to the forwarder with an opcode other than QUERY: answered by NOTIMP over UDP, by a reset over TCP.
         dns_unsupported,
+    /// DNS responses that were replaced by SERVFAIL because they have an address that stands for a name which the upstream proxy
+    /// resolves.
+        dns_reserved,
     /// DNS queries that no resolver answered in time, answered by SERVFAIL.
         dns_failed,
     /// DNS queries sent to another resolver because one did not respond or responded with an error.

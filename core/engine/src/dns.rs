@@ -232,7 +232,6 @@ impl<S> Forwarder<S> {
         if let Some(answer) = proxied::answer(&query, ctx.net, ctx.now) {
             ctx.net.counters.dns_queries += 1;
             ctx.net.counters.dns_proxied += 1;
-            ctx.net.policy.learn(&answer, ctx.now);
             if ctx.net.admits_answer() {
                 emit(ctx, asked, guest, &answer);
             }
@@ -399,7 +398,6 @@ impl<S> Forwarder<S> {
     fn fail<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let pending = self.pending.at_mut(index);
         if let Some(mut answer) = pending.declined.take() {
-            ctx.net.policy.learn(&answer, ctx.now);
             reply(pending, &mut answer, ctx);
         } else {
             ctx.net.counters.dns_failed += pending.clients.len() as u64;

@@ -23,9 +23,12 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::sync::Arc;
 
+use pontoon_names::HostName;
+
 use crate::Instant;
 use name::{AddressUse, LearnedDomain, LearnedDomains, Renewal};
 
+pub(crate) use answer::DnsAnswer;
 pub use name::HOLD;
 pub use proof::{Unproven, UnprovenCause};
 pub use refused::RefusedFlows;
@@ -82,6 +85,10 @@ pub struct Destination<'a> {
     pub remote: IpAddr,
     /// IPv4 addresses embedded in the IPv6 address that the guest has sent (NAT64, 6to4).
     pub embedded: &'a [Ipv4Addr],
+    /// The host name for which the address that the guest has sent stands, because the upstream proxy resolves names. A rule with
+    /// a domain is compared with it. If there is none, such a rule is compared with the addresses that were learned for its
+    /// domain.
+    pub name: Option<&'a HostName>,
     /// Destination port of TCP or UDP; `None` stands for any port.
     pub port: Option<u16>,
 }
@@ -215,11 +222,12 @@ impl Egress {
                 let entry = &mut self.entries[place];
                 entry.tally.hits += 1;
                 self.matches += 1;
-                if let Some(name) = &entry.name {
-                    let renewal = name.renew_destination(to, now);
-                    if renewal == Renewal::Renewed {
-                        self.sweep.get_or_insert(now + SWEEP);
-                    }
+                let renewal = entry
+                    .name
+                    .as_ref()
+                    .map_or(Renewal::Unknown, |name| name.renew_destination(to, now));
+                if renewal == Renewal::Renewed || to.name.is_some() {
+                    self.sweep.get_or_insert(now + SWEEP);
                 }
                 Decision::Allowed(Some(DecisionGround::of_rule(place)))
             }
@@ -273,14 +281,17 @@ impl Egress {
 
     /// Learns the addresses of domains in rules from a DNS response, before the response is forwarded to the guest.
     pub(crate) fn learn(&self, message: &[u8], now: Instant) {
-        if !self.names_domains() {
-            return;
+        if self.names_domains()
+            && let Some(answer) = DnsAnswer::parse(message)
+        {
+            self.learn_addresses(&answer, now);
         }
-        let Some(answer) = answer::parse(message) else {
-            return;
-        };
+    }
+
+    /// As [`Self::learn`], from a parsed response.
+    pub(crate) fn learn_addresses(&self, answer: &DnsAnswer, now: Instant) {
         for name in self.entries.iter().filter_map(|entry| entry.name.as_ref()) {
-            name.learn(&answer, now);
+            name.learn(answer, now);
         }
     }
 
@@ -290,25 +301,13 @@ impl Egress {
         self.sweep
     }
 
-    /// Renews the learned addresses in `addresses`, to which this worker's flows lead.
-    pub fn keep(&mut self, addresses: impl Iterator<Item = IpAddr>, now: Instant) {
-        // There may be a hundred thousand flows and a thousand rules: each flow is looked at once, each name is locked
-        // once, and most flows lead to few addresses.
-        let mut names = self
-            .entries
-            .iter()
-            .filter_map(|entry| entry.name.as_ref())
-            .peekable();
-        if names.peek().is_none() {
-            self.sweep = None;
-            return;
-        }
-        let mut addresses: Vec<IpAddr> = addresses.collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        let mut is_in_use = false;
-        for name in names {
-            let renewal = name.renew_all(&addresses, now);
+    /// Renews the learned addresses in the sorted list `addresses`, to which this worker's flows lead. If `is_repeated` is true,
+    /// this is done again even if none of them is known.
+    pub fn keep(&mut self, addresses: &[IpAddr], is_repeated: bool, now: Instant) {
+        // There may be a hundred thousand flows and a thousand rules: each name is locked once.
+        let mut is_in_use = is_repeated;
+        for name in self.entries.iter().filter_map(|entry| entry.name.as_ref()) {
+            let renewal = name.renew_all(addresses, now);
             is_in_use |= renewal == Renewal::Renewed;
         }
         self.sweep = is_in_use.then(|| now + SWEEP);
@@ -446,21 +445,23 @@ impl EgressEntry {
             && [to.written, to.remote]
                 .into_iter()
                 .chain(embedded)
-                .any(|address| self.names(address, now))
+                .any(|address| self.is_about(to, address, now))
     }
 
     /// Returns true if an allow rule permits `to` without a proof.
     fn allows(&self, to: &Destination<'_>, now: Instant) -> bool {
         self.rule.to.proof.is_none()
             && self.rule.to.is_for(to.protocol, to.port)
-            && (self.names(to.written, now) || self.names(to.remote, now))
+            && (self.is_about(to, to.written, now) || self.is_about(to, to.remote, now))
     }
 
-    fn names(&self, address: IpAddr, now: Instant) -> bool {
-        match (&self.rule.to.target, &self.name) {
+    /// Returns true if the rule's target matches `address`, which is an address of `to`.
+    fn is_about(&self, to: &Destination<'_>, address: IpAddr, now: Instant) -> bool {
+        match (&self.rule.to.target, to.name) {
             (Target::Any, _) => true,
             (Target::Net(net), _) => net.contains(&address),
-            (Target::Name(_), name) => name.as_ref().is_some_and(|name| name.has(address, now)),
+            (Target::Name(pattern), Some(name)) => pattern.matches(name.as_str()),
+            (Target::Name(_), None) => self.name.as_ref().is_some_and(|name| name.has(address, now)),
         }
     }
 }

@@ -7,6 +7,8 @@ mod end;
 #[cfg(test)]
 mod tests;
 
+use core::net::IpAddr;
+
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
 
@@ -413,13 +415,16 @@ impl<H: Host> Engine<H> {
         &self.net.policy.egress
     }
 
-    /// Renews the addresses learned from DNS to which TCP and UDP flows lead.
+    /// Renews the addresses learned from DNS, and those that stand for names, to which TCP and UDP flows lead.
     fn sweep(&mut self, now: Instant) {
         let ProtocolHandlers { tcp, udp, .. } = &self.protocols;
-        self.net
-            .policy
-            .egress
-            .keep(tcp.remotes().chain(udp.remotes(now)), now);
+        // There may be a hundred thousand flows, and most lead to few addresses.
+        let mut addresses: Vec<IpAddr> = tcp.remotes().chain(udp.remotes(now)).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let policy = &mut self.net.policy;
+        let has_names = policy.renew_names(&addresses, now);
+        policy.egress.keep(&addresses, has_names, now);
     }
 
     /// Requests the Ethernet address of a guest that has been attached. A guest that was already configured may not send

@@ -10,6 +10,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use pontoon_names::HostName;
 use pontoon_names::client_hello::ClientHello;
 
 use crate::Instant;
@@ -114,12 +115,13 @@ impl From<Refused> for RefusalReason {
 }
 
 /// Returns the destination of a TCP connection, as allow rules compare it.
-const fn tcp_destination(written: SocketAddr, remote: IpAddr) -> Destination<'static> {
+const fn tcp_destination(written: SocketAddr, remote: IpAddr, name: Option<&HostName>) -> Destination<'_> {
     Destination {
         protocol: EgressProtocol::Tcp,
         written: written.ip(),
         remote,
         embedded: &[],
+        name,
         port: Some(written.port()),
     }
 }
@@ -179,11 +181,13 @@ impl Policy {
             self.check_proxy(protocol, SocketAddr::new(written, port), remote, now)?;
             return Ok(Permitted::new(remote, None));
         }
+        let name = self.assigned_name(written);
         let to = Destination {
             protocol,
             written,
             remote: remote.ip(),
             embedded: &embedded(written).unwrap_or_default(),
+            name: name.as_ref(),
             port: (protocol != EgressProtocol::Icmp).then_some(port),
         };
         let permitted = permission(self.egress.decide(&to, now), remote)?;
@@ -251,7 +255,8 @@ impl Policy {
         hello: &ClientHello,
         opened: Instant,
     ) -> Result<DecisionGround, Unproven> {
-        let to = tcp_destination(written, self.remote(written));
+        let name = self.assigned_name(written.ip());
+        let to = tcp_destination(written, self.remote(written), name.as_ref());
         self.egress.prove(&to, hello, opened)
     }
 
@@ -264,7 +269,8 @@ impl Policy {
         opened: Instant,
         now: Instant,
     ) -> Option<DecisionGround> {
-        let to = tcp_destination(written, self.remote(written));
+        let name = self.assigned_name(written.ip());
+        let to = tcp_destination(written, self.remote(written), name.as_ref());
         self.egress.refuse_unproven(&to, why, opened, now)
     }
 
@@ -307,6 +313,7 @@ impl Policy {
             written,
             remote: remote.map_or(written, |remote| remote.ip()),
             embedded: &embedded(written).unwrap_or_default(),
+            name: self.assigned_name(written).as_ref(),
             port,
         })
     }
@@ -321,11 +328,13 @@ impl Policy {
     ) -> Option<String> {
         let (address, port) = (written.ip(), written.port());
         let remote = self.translate(protocol, written).ok()?;
+        let name = self.assigned_name(address);
         let to = Destination {
             protocol,
             written: address,
             remote: remote.ip(),
             embedded: &embedded(address).unwrap_or_default(),
+            name: name.as_ref(),
             port: (protocol != EgressProtocol::Icmp).then_some(port),
         };
         self.egress.allowing_rule(&to, now).map(ToString::to_string)

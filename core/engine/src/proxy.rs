@@ -15,10 +15,13 @@ use pontoon_names::HostName;
 use pontoon_proxy::{Credentials, Handshake, Protocol, Target};
 
 use crate::Instant;
-use crate::egress::{Action, Destination, Egress, EgressRule, Match, Part, Pattern, Target as RuleTarget};
+use crate::egress::{
+    Action, Destination, DnsAnswer, Egress, EgressRule, Match, Part, Pattern, Target as RuleTarget,
+};
 
 pub(crate) use names::addresses;
 pub use names::{LIFETIME, MOST_NAMES, NETWORKS, ProxyNames};
+pub(crate) use policy::ReservedAddress;
 
 /// An upstream proxy, and the destinations that the guest reaches through it.
 #[derive(Debug)]
@@ -54,10 +57,10 @@ impl Proxy {
     }
 
     /// Learns the addresses of domains in the rules from a DNS response.
-    pub(crate) fn learn(&self, message: &[u8], now: Instant) {
+    pub(crate) fn learn(&self, answer: &DnsAnswer, now: Instant) {
         let through = self.destinations.through.iter();
         for rules in through.chain([&self.destinations.direct]) {
-            rules.learn(message, now);
+            rules.learn_addresses(answer, now);
         }
     }
 }

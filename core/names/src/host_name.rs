@@ -30,8 +30,9 @@ pub enum HostNameError {
     /// The text contains an ASCII character that host names do not contain.
     #[error("it contains a character that is not a letter, a digit, '-' or '_'")]
     Character,
-    /// The last label contains no letter, as in a mistyped IPv4 address.
-    #[error("its last label contains no letter")]
+    /// The last label contains no letter, as in a mistyped IPv4 address, or is a hexadecimal number: inet_aton(3) and browsers take
+    /// `0x7f000001` for an IPv4 address (URL Standard, "ends in a number").
+    #[error("its last label is a number")]
     NumericTop,
 }
 
@@ -64,7 +65,12 @@ impl HostName {
             }
         }
         let top = text.rsplit('.').next().unwrap_or_default();
-        if !top.bytes().any(|octet| octet.is_ascii_alphabetic()) {
+        let hexadecimal = top.strip_prefix("0x").or_else(|| top.strip_prefix("0X"));
+        let is_number = match hexadecimal {
+            Some(digits) => digits.bytes().all(|octet| octet.is_ascii_hexdigit()),
+            None => !top.bytes().any(|octet| octet.is_ascii_alphabetic()),
+        };
+        if is_number {
             return Err(HostNameError::NumericTop);
         }
         Ok(Self(text.to_ascii_lowercase()))

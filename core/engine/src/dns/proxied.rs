@@ -1,6 +1,9 @@
 //! Answers queries for names that the upstream proxy resolves (`--proxy-dns`), without a query to a resolver.
 
+use std::sync::Arc;
+
 use pontoon_names::HostName;
+use rand_chacha::rand_core::RngCore;
 
 use super::message::{Query, Question};
 use crate::Instant;
@@ -9,8 +12,8 @@ use crate::proxy;
 
 /// Returns the response to a query for a name that the proxy resolves; `None` for another query. The response has an address
 /// that stands for the name, of a family that the guest can reach. Records with other addresses of the name do not exist.
-pub(super) fn answer(query: &Query, net: &Net, now: Instant) -> Option<Vec<u8>> {
-    let proxy = net.policy.proxy.as_ref()?;
+pub(super) fn answer(query: &Query, net: &mut Net, now: Instant) -> Option<Vec<u8>> {
+    let proxy = Arc::clone(net.policy.proxy.as_ref()?);
     let names = proxy.names.as_ref()?;
     let Question { name, kind, class } = query.sole_question()?;
     let (A | AAAA | SVCB | HTTPS, IN) = (kind, class) else {
@@ -26,7 +29,7 @@ pub(super) fn answer(query: &Query, net: &Net, now: Instant) -> Option<Vec<u8>> 
         AAAA if plan.v6.as_ref().is_some_and(|v6| v6.default_route) => 1,
         _ => return Some(query.without_records().to_vec()),
     };
-    Some(match names.number(&name, now) {
+    Some(match names.number(&name, net.random.next_u32(), now) {
         Some(number) => query.with_address(proxy::addresses(number)[family], TTL),
         None => query.server_failure().to_vec(),
     })

@@ -7,6 +7,7 @@ use super::message::Query;
 use super::{BUFFER, Forwarder, PendingQuery, emit};
 use crate::ctx::{Ctx, Net, PARKED_FIRST_LEAD};
 use crate::host::Received;
+use crate::proxy::ReservedAddress;
 use crate::{Failure, FlowId, Host, Readiness, Transmit};
 
 impl<S> Forwarder<S> {
@@ -145,7 +146,12 @@ impl<S> Forwarder<S> {
                     return;
                 }
                 // The egress rules learn the addresses of names before the guest can use them.
-                ctx.net.policy.learn(answer, ctx.now);
+                if let Err(ReservedAddress) = ctx.net.policy.learn(answer, ctx.now) {
+                    ctx.net.counters.dns_reserved += 1;
+                    self.resolvers.answered(resolver, ctx.now);
+                    self.fail(index, ctx);
+                    return;
+                }
                 reply(pending, answer, ctx);
                 self.resolvers.answered(resolver, ctx.now);
                 self.remove(index, ctx);

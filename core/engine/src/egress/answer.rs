@@ -9,6 +9,7 @@ use domain::base::{Message, ParsedRecord, Record, Rtype};
 use domain::rdata::svcb::value::{Ipv4Hint, Ipv6Hint};
 use domain::rdata::svcb::{HttpsVariant, SvcbRdata, SvcbVariant};
 use domain::rdata::{A, Aaaa, Cname};
+use ipnet::IpNet;
 
 use super::name::AddressUse;
 use super::rule::Pattern;
@@ -16,7 +17,7 @@ use super::rule::Pattern;
 /// The names and addresses of a DNS response. All sections count, because the additional section may contain the
 /// addresses of mail servers and services.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct DnsAnswer {
+pub(crate) struct DnsAnswer {
     /// The queried name, then other names, in lower case without a trailing dot.
     names: Vec<String>,
     addresses: Vec<AnswerAddress>,
@@ -35,6 +36,40 @@ struct AnswerAddress {
 }
 
 impl DnsAnswer {
+    /// Parses a DNS response; returns `None` if it contains no address or is malformed.
+    pub(crate) fn parse(message: &[u8]) -> Option<Self> {
+        let message = Message::from_slice(message).ok()?;
+        if message.header().rcode() != Rcode::NOERROR {
+            return None;
+        }
+        let question = message.sole_question().ok()?;
+        let mut reader = RecordReader::default();
+        reader.place(text(question.qname()))?;
+        for (record, _) in message.iter().flatten() {
+            // A record that cannot be parsed is skipped, because clients cannot use it either.
+            let _ = reader.read(&record);
+        }
+        let aliases = owners(reader.names.len(), &reader.aliases);
+        let services = owners(reader.names.len(), &reader.leads);
+        let whose = |(ip, ttl, owner): (IpAddr, u32, usize)| AnswerAddress {
+            ip,
+            ttl,
+            aliases: aliases[owner],
+            services: services[owner],
+        };
+        let addresses: Vec<_> = reader.addresses.into_iter().map(whose).collect();
+        (!addresses.is_empty()).then_some(Self {
+            names: reader.names,
+            addresses,
+        })
+    }
+
+    /// Returns true if an address of the response is in one of `networks`.
+    pub(crate) fn has_address_in(&self, networks: &[IpNet]) -> bool {
+        let mut addresses = self.addresses.iter();
+        addresses.any(|address| networks.iter().any(|network| network.contains(&address.ip)))
+    }
+
     /// Returns the addresses, each with its TTL in seconds, to which a rule with `pattern` applies. For an allow rule
     /// these are the addresses to which the queried name leads by CNAME records, if `pattern` matches the queried name,
     /// and if the rule requires proof, those to which it leads by SVCB or HTTPS records, too; for a deny rule all
@@ -55,34 +90,6 @@ impl DnsAnswer {
         let addresses = self.addresses.iter().filter(concerned);
         addresses.map(|address| (address.ip, address.ttl))
     }
-}
-
-/// Parses a DNS response; returns `None` if it contains no address or is malformed.
-pub(super) fn parse(message: &[u8]) -> Option<DnsAnswer> {
-    let message = Message::from_slice(message).ok()?;
-    if message.header().rcode() != Rcode::NOERROR {
-        return None;
-    }
-    let question = message.sole_question().ok()?;
-    let mut reader = RecordReader::default();
-    reader.place(text(question.qname()))?;
-    for (record, _) in message.iter().flatten() {
-        // A record that cannot be parsed is skipped, because clients cannot use it either.
-        let _ = reader.read(&record);
-    }
-    let aliases = owners(reader.names.len(), &reader.aliases);
-    let services = owners(reader.names.len(), &reader.leads);
-    let whose = |(ip, ttl, owner): (IpAddr, u32, usize)| AnswerAddress {
-        ip,
-        ttl,
-        aliases: aliases[owner],
-        services: services[owner],
-    };
-    let addresses: Vec<_> = reader.addresses.into_iter().map(whose).collect();
-    (!addresses.is_empty()).then_some(DnsAnswer {
-        names: reader.names,
-        addresses,
-    })
 }
 
 /// Content of an SVCB or HTTPS record (RFC 9460).

@@ -249,7 +249,7 @@ impl EgressEntry {
     /// Returns true if the rule permits connections to `to` that prove its domain; for UDP, connections to the same address and
     /// port.
     fn is_candidate(&self, to: &Destination<'_>, now: Instant) -> bool {
-        let pinned = |address: IpAddr| self.names(address, now);
+        let pinned = |address: IpAddr| self.is_about(to, address, now);
         self.rule.action == Action::Allow
             && self.rule.to.proof.is_some()
             && to.port.is_some()

@@ -8,7 +8,7 @@ use super::{
 };
 
 /// Destinations that the text of an egress rule names. Those of a domain are the addresses that rules with the same domain
-/// have learned.
+/// have learned, and those that stand for its names.
 #[derive(Clone, Debug)]
 pub struct DestinationSelection(Vec<EgressEntry>);
 
@@ -28,10 +28,11 @@ impl Egress {
             .entries
             .iter()
             .filter(|entry| entry.rule.to.target == what.target);
-        DestinationSelection(match what.target {
-            Target::Any | Target::Net(_) => vec![entry(None)],
-            Target::Name(_) => with_name.map(|other| entry(other.name.clone())).collect(),
-        })
+        let mut entries = vec![entry(None)];
+        if let Target::Name(_) = what.target {
+            entries.extend(with_name.map(|other| entry(other.name.clone())));
+        }
+        DestinationSelection(entries)
     }
 }
 

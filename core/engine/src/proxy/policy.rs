@@ -1,6 +1,6 @@
 //! Decides whether a flow that the policy permits uses the upstream proxy.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use pontoon_names::HostName;
@@ -9,7 +9,7 @@ use pontoon_proxy::{Host, Target};
 use super::{NETWORKS, ProxiedConnection, Proxy, Route, RouteBy};
 use crate::Instant;
 use crate::config::Config;
-use crate::egress::{EgressProtocol, Part, Pattern};
+use crate::egress::{DnsAnswer, EgressProtocol, Part, Pattern};
 use crate::policy::{Policy, Refusal, is_metadata};
 
 impl Policy {
@@ -28,7 +28,7 @@ impl Policy {
         let Some(proxy) = &self.proxy else {
             return Ok(());
         };
-        if protocol == EgressProtocol::Tcp && proxy.addresses.contains(&remote) {
+        if protocol == EgressProtocol::Tcp && self.is_proxy_itself(proxy, remote) {
             return Err(Refusal::Proxy);
         }
         match self.leads_to_proxy(proxy, protocol, written, remote, now) {
@@ -83,11 +83,47 @@ impl Policy {
     }
 
     /// Learns the addresses of domains in rules from a DNS response, before the response is forwarded to the guest.
-    pub(crate) fn learn(&self, message: &[u8], now: Instant) {
-        self.egress.learn(message, now);
-        if let Some(proxy) = &self.proxy {
-            proxy.learn(message, now);
+    ///
+    /// # Errors
+    /// The response has an address that stands for a name which the proxy resolves, and must not be forwarded: the guest would
+    /// reach that name in place of the queried one.
+    pub(crate) fn learn(&self, message: &[u8], now: Instant) -> Result<(), ReservedAddress> {
+        let Some(proxy) = &self.proxy else {
+            self.egress.learn(message, now);
+            return Ok(());
+        };
+        let Some(answer) = DnsAnswer::parse(message) else {
+            return Ok(());
+        };
+        if proxy.names.is_some() && answer.has_address_in(&NETWORKS) {
+            return Err(ReservedAddress);
         }
+        self.egress.learn_addresses(&answer, now);
+        proxy.learn(&answer, now);
+        Ok(())
+    }
+
+    /// Returns the name for which an address stands that the guest sends to, because the proxy resolves the name.
+    pub(crate) fn assigned_name(&self, written: IpAddr) -> Option<HostName> {
+        self.proxy.as_ref()?.names.as_ref()?.assigned(written)
+    }
+
+    /// Notes that flows lead to `addresses`, so that they stand for their names for longer. Returns true if one of them does.
+    pub(crate) fn renew_names(&self, addresses: &[IpAddr], now: Instant) -> bool {
+        let names = self.proxy.as_ref().and_then(|proxy| proxy.names.as_ref());
+        names.is_some_and(|names| {
+            let renewed = addresses.iter().filter(|address| names.renew(**address, now));
+            renewed.count() > 0
+        })
+    }
+
+    /// Returns true if `remote` is the proxy. One on this host may listen on all addresses of the host.
+    fn is_proxy_itself(&self, proxy: &Proxy, remote: SocketAddr) -> bool {
+        let is_host = |address: IpAddr| address.is_loopback() || self.owned.contains(address);
+        proxy.addresses.iter().any(|own| {
+            own.port() == remote.port()
+                && (own.ip() == remote.ip() || is_host(own.ip()) && is_host(remote.ip()))
+        })
     }
 
     /// Returns true if a flow to `written`, which is translated to `remote`, uses the proxy. Translated destinations are
@@ -110,9 +146,13 @@ impl Policy {
     }
 }
 
+/// A DNS response has an address of [`NETWORKS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReservedAddress;
+
 impl Proxy {
     /// Returns true if `address` stands for a name that the proxy resolves, now or at another time.
-    fn has_address(&self, address: core::net::IpAddr) -> bool {
+    fn has_address(&self, address: IpAddr) -> bool {
         self.names.is_some() && NETWORKS.iter().any(|network| network.contains(&address))
     }
 

@@ -356,6 +356,26 @@ fn rules_are_compared_with_the_destination_and_not_with_the_proxy() {
 }
 
 #[test]
+fn guest_does_not_reach_a_proxy_of_the_host_at_another_address_of_the_host() {
+    let own = IpAddr::from([198, 51, 100, 1]);
+    let mapped = Ipv4Addr::new(10, 0, 2, 9);
+    let loopback = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT);
+    let config = Config {
+        proxy: Some(Arc::new(http(&[loopback]))),
+        host_addresses: true,
+        mapped_host: vec![mapped.into()],
+        host: [Some(own), None],
+        ..config(1500)
+    };
+    let mut given = given(config, HostPlan::default());
+    given.set_owned(&[own]);
+    for to in [(own, PORT).into(), (mapped, PORT).into()] {
+        is_refused(&mut given, &syn_between((GUEST_V4, 1).into(), to));
+    }
+    assert_eq!(given.host.calls(), 0);
+}
+
+#[test]
 fn guest_does_not_reach_the_proxy_itself() {
     let loopback = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT);
     let gateway = Ipv4Addr::new(10, 0, 2, 2);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pontoon_engine::proxy::{Proxy, ProxyDestinations, ProxyNames};
+use pontoon_engine::proxy::{LIFETIME, MOST_NAMES, NETWORKS, Proxy, ProxyDestinations, ProxyNames};
 use pontoon_simnet::host::ProxyExchange;
 
 use super::proxies::http;
@@ -43,11 +43,16 @@ fn query(name: &str, kind: u16) -> Vec<u8> {
     message
 }
 
+/// Returns the address of the DNS forwarder.
+fn forwarder() -> Ipv4Addr {
+    let plan = config(1500).plan.v4;
+    plan.and_then(|v4| v4.dns).expect("an address of the forwarder")
+}
+
 /// Sends a query, and returns the response code and the address of the response.
 #[track_caller]
 fn ask(given: &mut Given, name: &str, kind: u16) -> (u8, Option<IpAddr>) {
-    let plan = config(1500).plan.v4;
-    let dns = plan.and_then(|v4| v4.dns).expect("an address of the forwarder");
+    let dns = forwarder();
     let sent = query(name, kind);
     given.packet_up(&Packet::Udp(Datagram {
         from: GUEST,
@@ -126,6 +131,8 @@ fn names_of_the_host_and_excepted_names_are_not_resolved_by_the_proxy() {
         "a.localhost",
         "127.0.0.1",
         "0x7f.1",
+        "127.0.0.0x1",
+        "0xA9FEA9FE",
         "a.internal.example",
     ] {
         assert_eq!(ask(&mut given, name, A), (2, None), "{name}");
@@ -136,14 +143,12 @@ fn names_of_the_host_and_excepted_names_are_not_resolved_by_the_proxy() {
 #[test]
 fn address_that_stands_for_no_name_is_refused() {
     let mut given = resolving(&[]);
-    is_refused(
-        &mut given,
-        &syn_between((GUEST_V4, 1).into(), ([198, 18, 0, 1], 80).into()),
-    );
-    let (_, Some(address)) = ask(&mut given, "a.example", A) else {
+    let (_, Some(IpAddr::V4(address))) = ask(&mut given, "a.example", A) else {
         panic!("no address");
     };
-    assert_eq!(address, IpAddr::from([198, 18, 0, 1]));
+    assert!(NETWORKS[0].contains(&IpAddr::from(address)), "{address}");
+    let next = Ipv4Addr::from_bits(address.to_bits() + 1);
+    is_refused(&mut given, &syn_between((GUEST_V4, 1).into(), (next, 80).into()));
     given.pass(seconds(3601));
     given.take();
     is_refused(
@@ -179,4 +184,98 @@ fn datagrams_to_an_address_that_stands_for_a_name_are_refused() {
         payload: vec![0; 10],
     }));
     assert!(matches!(&given.take()[..], [Packet::Icmp(icmp)] if icmp.code == 13));
+}
+
+/// Returns the IPv4 address that stands for a name.
+#[track_caller]
+fn resolved(given: &mut Given, name: &str) -> IpAddr {
+    match ask(given, name, A) {
+        (0, Some(address)) => address,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+#[test]
+fn rule_with_a_domain_matches_each_of_its_names() {
+    let mut given = resolving(&[]);
+    given.set_rules(&["deny *.evil.example".parse().unwrap()]);
+    let first = resolved(&mut given, "db.evil.example");
+    // More names than a rule learns addresses.
+    for number in 0..1_100 {
+        resolved(&mut given, &format!("n{number}.evil.example"));
+    }
+    is_refused(
+        &mut given,
+        &syn_between((GUEST_V4, 1).into(), (first, 443).into()),
+    );
+    given.host.serve(PORT, ConnectResult::Never, Script::SINK);
+    let other = resolved(&mut given, "evil.example");
+    given.up(syn_between((GUEST_V4, 1).into(), (other, 443).into()));
+    given.quiet();
+}
+
+#[test]
+fn address_of_a_former_name_permits_no_other_name() {
+    let mut given = resolving(&[]);
+    given.set_rules(&["allow good.example:443".parse().unwrap()]);
+    let good = resolved(&mut given, "good.example");
+    given.host.serve(PORT, ConnectResult::Never, Script::SINK);
+    given.up(syn_between((GUEST_V4, 1).into(), (good, 443).into()));
+    given.quiet();
+    // The connection renews the use of its address.
+    let names = MOST_NAMES - 1;
+    for number in 0..names {
+        resolved(&mut given, &format!("n{number}.example"));
+    }
+    assert_eq!(ask(&mut given, "evil.example", A), (2, None), "the table is full");
+    given.pass(LIFETIME);
+    given.take();
+    let evil = resolved(&mut given, "evil.example");
+    assert_ne!(evil, good);
+    is_refused(&mut given, &syn_between((GUEST_V4, 2).into(), (evil, 443).into()));
+}
+
+#[test]
+fn response_with_an_address_that_stands_for_a_name_is_a_failure() {
+    let direct = ProxyDestinations::new(&[], &["*.direct.example".parse().unwrap()]);
+    let proxy = Proxy {
+        destinations: direct,
+        names: Some(ProxyNames::default()),
+        ..http(&[PROXY])
+    };
+    let config = Config {
+        proxy: Some(Arc::new(proxy)),
+        resolvers: vec![(SERVER_V4, 53).into()],
+        ..config(1500)
+    };
+    let mut given = Given::new(config, PLAIN, HostPlan::default());
+    given.set_rules(&["allow *.direct.example:443".parse().unwrap()]);
+    let reserved = resolved(&mut given, "intranet.evil.example");
+    for (address, rcode) in [(reserved, 2), (SERVER_V4.into(), 0)] {
+        let question = query("www.direct.example", A);
+        let mut response = question.clone();
+        (response[2], response[7]) = (0x81, 1);
+        response.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+        let IpAddr::V4(v4) = address else {
+            panic!("{address}");
+        };
+        response.extend(v4.octets());
+        given.host.answer_query(response);
+        let dns = forwarder();
+        given.packet_up(&Packet::Udp(Datagram {
+            from: GUEST,
+            to: (dns, 53).into(),
+            payload: question,
+        }));
+        given.pass(millis(1));
+        match &given.take()[..] {
+            [Packet::Udp(response)] => assert_eq!(response.payload[3] & 0xf, rcode, "{address}"),
+            other => panic!("{other:?} is no response"),
+        }
+    }
+    assert_eq!(given.engine.counters().dns_reserved, 1);
+    is_refused(
+        &mut given,
+        &syn_between((GUEST_V4, 1).into(), (reserved, 443).into()),
+    );
 }

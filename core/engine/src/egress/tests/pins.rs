@@ -30,6 +30,7 @@ fn is_known(egress: &Egress, address: &str, seconds: u64) -> bool {
         written: address,
         remote: address,
         embedded: &[],
+        name: None,
         port: Some(443),
     };
     let now = START + Duration::from_secs(seconds);
@@ -52,7 +53,7 @@ fn address_is_pinned_for_its_ttl_and_five_minutes() {
         assert!(!is_known(&egress, "198.51.100.7", seconds + 1), "TTL {ttl}");
         // A flow does not renew the pin.
         let flows = ["198.51.100.7".parse().unwrap()];
-        egress.keep(flows.into_iter(), START + Duration::from_secs(seconds));
+        egress.keep(&flows, false, START + Duration::from_secs(seconds));
         assert_eq!(egress.next_sweep(), None);
         assert!(!is_known(&egress, "198.51.100.7", seconds + 1), "TTL {ttl}");
     }
@@ -92,6 +93,7 @@ fn only_connections_are_allowed_by_a_rule_that_requires_proof() {
         written: address,
         remote: address,
         embedded: &[],
+        name: None,
         port,
     };
     let decisions = [
