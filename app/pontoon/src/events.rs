@@ -17,7 +17,7 @@ use pontoon_worker::events::recorder::{OMITTED_PAUSE, Record, Recorder};
 use pontoon_worker::events::{EventReader, EventRings, EventSetup};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::Event;
+use crate::{Event, EventQueue};
 
 /// Time between two looks for events while there are some.
 const PAUSE: Timespec = Timespec {
@@ -27,6 +27,13 @@ const PAUSE: Timespec = Timespec {
 
 /// Limit on the events of a worker that are read at once.
 const BATCH: usize = 4096;
+
+/// Maximum number of records for an event: another one is about lost events before it.
+const RECORDS: usize = 2;
+
+/// Room in a queue for records that are not about an event that was read: lost events at the end of each worker's events, and
+/// omitted events of each class.
+const RESERVED: usize = 256 + 16;
 
 /// Limit on the sets of rules whose texts wait for the thread.
 const MOST_RULE_SETS: usize = 4;
@@ -78,9 +85,16 @@ impl Events {
         Ok((Self { rules, runner }, engine))
     }
 
-    /// Returns a reader without a thread, whose events [`Self::dispatch`] passes on.
-    pub(crate) fn polled(function: EventFunction, workers: u8, flows: u32) -> io::Result<(Self, EventSetup)> {
+    /// Returns a reader without a thread, whose events [`Self::dispatch`] passes on. If the function adds the records to `queue`,
+    /// no more are passed on than it has room for.
+    pub(crate) fn polled(
+        function: EventFunction,
+        queue: Option<EventQueue>,
+        workers: u8,
+        flows: u32,
+    ) -> io::Result<(Self, EventSetup)> {
         let (mut reader, engine) = Reader::new(function, workers, flows)?;
+        reader.queue = queue;
         reader.begin();
         let rules = Arc::clone(&reader.rules);
         let runner = Runner::Polled(Box::new(reader));
@@ -137,6 +151,9 @@ struct Reader {
     recorder: Recorder,
     rules: RuleTexts,
     target: Target,
+    /// Queue to which the function adds the records, if this thread must not wait for room in it.
+    queue: Option<EventQueue>,
+    workers: usize,
     next_omitted: Instant,
     /// The memory, to be used by a later network.
     spare: Option<(u8, u32, EventRings)>,
@@ -174,6 +191,8 @@ impl Reader {
                 function,
                 has_panicked: false,
             },
+            queue: None,
+            workers: usize::from(workers).max(1),
             next_omitted: Instant::now(),
             spare: Some((workers, flows, engine.rings)),
         };
@@ -209,18 +228,20 @@ impl Reader {
     /// Reads some events. Returns true if there are more.
     fn read(&mut self) -> bool {
         self.follow();
+        let room = self.queue.as_ref().map_or(usize::MAX, |queue| queue.0.room());
+        let batch = room.saturating_sub(RESERVED) / (RECORDS * self.workers);
         let Self {
             reader,
             recorder,
             target,
             ..
         } = self;
-        let more = reader.read(BATCH, |found| {
+        let more = reader.read(batch.min(BATCH), |found| {
             if let Some(record) = recorder.take(&found) {
                 target.call(&record);
             }
         });
-        if self.next_omitted <= Instant::now() && reader.has_omitted() {
+        if room >= RESERVED && self.next_omitted <= Instant::now() && reader.has_omitted() {
             self.next_omitted = Instant::now() + OMITTED_PAUSE;
             recorder.take_omitted(reader, |record| target.call(record));
         }

@@ -28,7 +28,8 @@ pub struct RequestQueue(pub(crate) Arc<Queue<FlowRequest>>);
 /// ([`NetworkBuilder::events_by_queue`](crate::NetworkBuilder::events_by_queue)). Copies share their content.
 ///
 /// While 4,096 records wait, events wait in the engine's memory; those for which that has no room are lost, and a record of the
-/// type `gap` names their numbers.
+/// type `gap` names their numbers. In a network without a thread, [`Network::dispatch`](crate::Network::dispatch) adds the
+/// records; it has to be called again after records were taken from a full queue.
 #[derive(Clone, Debug)]
 pub struct EventQueue(pub(crate) Arc<Queue<String>>);
 
@@ -84,6 +85,15 @@ impl<T> Queue<T> {
         let state = self.room.wait_while(self.lock(), is_full);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
         self.add(&mut state, entry);
+    }
+
+    /// Returns the number of entries for which there is room.
+    pub(crate) fn room(&self) -> usize {
+        let state = self.lock();
+        match state.unbounded {
+            true => usize::MAX,
+            false => self.capacity.saturating_sub(state.entries.len()),
+        }
     }
 
     fn add(&self, state: &mut QueueState<T>, entry: T) {

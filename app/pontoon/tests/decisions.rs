@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use pontoon::{
     DecisionToken, Denial, ErrorKind, EventKind, FlowRequest, Network, NetworkBuilder, Pacing, Verdict,
 };
+use pontoon_test_support::process::free_port;
 use pontoon_wire::checksum::Sum;
 use serde_json::Value;
 
@@ -392,4 +393,33 @@ fn queues_carry_requests_and_events() {
             .collect();
         assert_eq!(types(&records), ["start", "refused", "end"]);
     }
+}
+
+/// Tests that a network without a thread does not wait for room in the queue of records, which only its own thread could make.
+#[test]
+fn full_queue_of_events_does_not_stop_a_network_without_a_thread() {
+    const FLOWS: u16 = 6_000;
+    // Nothing listens there: each connection is opened and closed.
+    let forward = format!("{SERVER}:1:{}", free_port());
+    let options = options().guest_forward(&forward).unwrap().without_thread();
+    let (options, events) = options.events_by_queue().unwrap();
+    let mut guest = Guest::new(options);
+    let mut records = 0;
+    for from in 0..FLOWS {
+        guest.connect(1024 + from, 1);
+        guest.network.dispatch().unwrap();
+        guest.segment();
+    }
+    // Each call adds what there is room for.
+    loop {
+        let taken = std::iter::from_fn(|| events.try_next()).count();
+        assert!(taken <= 4096, "{taken} records");
+        records += taken;
+        if taken == 0 {
+            break;
+        }
+        guest.network.dispatch().unwrap();
+    }
+    assert!(records > 4096, "{records} records");
+    guest.network.stop().unwrap();
 }

@@ -102,7 +102,7 @@ impl NetworkBuilder {
 
         let table = StatsTable::private(workers, MAX_RULES);
         let events = self.events.map(|EventSink(function)| match self.threadless {
-            true => Events::polled(function, workers, self.max_flows),
+            true => Events::polled(function, self.event_queue.clone(), workers, self.max_flows),
             false => Events::start(function, workers, self.max_flows),
         });
         let (events, event_setup) = events.transpose().context(cannot)?.unzip();
