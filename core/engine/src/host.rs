@@ -51,6 +51,17 @@ pub enum Failure {
     Other(i32),
 }
 
+/// Times of keepalive probes (tcp(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepaliveTimes {
+    /// Time without data after which the first probe is sent (`TCP_KEEPIDLE`), in whole seconds.
+    pub idle: Duration,
+    /// Interval between unanswered probes (`TCP_KEEPINTVL`), in whole seconds.
+    pub interval: Duration,
+    /// Number of unanswered probes after which the connection has failed (`TCP_KEEPCNT`).
+    pub probes: u8,
+}
+
 /// State of an outgoing TCP connection when [`Host::tcp_connect`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connect {
@@ -301,8 +312,12 @@ pub trait Host {
     /// Returns and clears the pending error of a connection (`SO_ERROR`), after an event has reported one.
     fn tcp_error(&mut self, socket: &mut Self::Socket) -> Option<Failure>;
 
-    /// Enables keepalive probes on the host connection, because the guest has sent a keepalive probe.
-    fn tcp_keepalive(&mut self, socket: &mut Self::Socket);
+    /// Enables keepalive probes of the kernel on a connection, at these times, or at those of the socket's network namespace.
+    fn tcp_keepalive(&mut self, socket: &mut Self::Socket, times: Option<KeepaliveTimes>);
+
+    /// Has [`Self::guest_connect`] return other errors than `WouldBlock` for some time, unless a socket arrives, because none
+    /// has arrived in time.
+    fn guest_sockets_late(&mut self);
 
     /// Closes a host socket of any kind.
     fn close(&mut self, socket: Self::Socket);

@@ -48,6 +48,9 @@ pub(super) struct GuestSockets {
 /// Time for which no connection is attempted after a port or descriptor was missing.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Time for which no connection is attempted after a client has waited in vain for a socket, unless one arrives.
+const LATE_PAUSE: Duration = Duration::from_secs(60);
+
 impl GuestSockets {
     fn new(cookie: u64, helper: Arc<OwnedFd>) -> Self {
         Self {
@@ -81,8 +84,8 @@ impl GuestSockets {
     }
 
     /// Forwards clients over the link for some time.
-    fn pause(&mut self) {
-        self.paused_until = Some(Instant::now() + PAUSE);
+    fn pause(&mut self, time: Duration) {
+        self.paused_until = Some(Instant::now() + time);
     }
 
     /// Receives the sockets that the helper has sent.
@@ -141,7 +144,9 @@ impl GuestSockets {
         };
         self.requested[index(family)] = self.requested[index(family)].saturating_sub(REQUEST);
         if message.descriptors.is_empty() {
-            self.pause();
+            self.pause(PAUSE);
+        } else {
+            self.paused_until = None;
         }
         for socket in message.descriptors {
             check(&socket, family, self.cookie)?;
@@ -202,6 +207,13 @@ impl KernelHost {
         }
     }
 
+    /// Forwards clients over the link for some time, because no socket of the helper has arrived in time.
+    pub(super) fn pause_guest_sockets(&mut self) {
+        if let Some(guest) = &mut self.guest {
+            guest.pause(LATE_PAUSE);
+        }
+    }
+
     /// Connects a socket of the guest's network namespace to an address there.
     pub(super) fn open_guest_stream(
         &mut self,
@@ -218,13 +230,15 @@ impl KernelHost {
         let connect = begin_connect(socket.as_fd(), to).inspect_err(|error| {
             if *error == Errno::ADDRNOTAVAIL {
                 // The kernel has tried all ports of the namespace, which takes milliseconds.
-                guest.pause();
+                guest.pause(PAUSE);
             }
         })?;
-        // The guest may have removed its address; the connection then leaves by its interface, from another address.
+        // The guest may have removed its address; the connection then leaves by its interface, from another address. Or the kernel
+        // has chosen the destination as the socket's own port, so that it is connected to itself (RFC 9293 section 3.5).
         let own = getsockname(&socket)?;
-        if SocketAddr::try_from(own).map(|own| own.ip()) != Ok(to.ip()) {
-            return Err(Errno::ADDRNOTAVAIL);
+        match SocketAddr::try_from(own) {
+            Ok(own) if own.ip() == to.ip() && own.port() != to.port() => {}
+            _ => return Err(Errno::ADDRNOTAVAIL),
         }
         let stream = Stream::of_guest(socket);
         self.epoll.add(&stream, flow.into())?;

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use pontoon_engine::config::{Protocol, Published, PublishedPath};
 use pontoon_engine::host::{
-    AcceptedConnection, Connect, DatagramMeta, MoveError, MoveState, PingReply, Problem, Received,
+    AcceptedConnection, Connect, DatagramMeta, KeepaliveTimes, MoveError, MoveState, PingReply, Problem,
+    Received,
 };
 use pontoon_engine::{Failure, FlowId, Host};
 use pontoon_event::Epoll;
@@ -393,10 +394,15 @@ impl Host for KernelHost {
         socket.stream().ok()?.error().map(failure)
     }
 
-    fn tcp_keepalive(&mut self, socket: &mut Socket) {
+    fn tcp_keepalive(&mut self, socket: &mut Socket, times: Option<KeepaliveTimes>) {
         if let Ok(stream) = socket.stream() {
-            stream.keepalive();
+            // If it fails, the connection is closed already.
+            let _ = stream.keepalive(times);
         }
+    }
+
+    fn guest_sockets_late(&mut self) {
+        self.pause_guest_sockets();
     }
 
     fn close(&mut self, socket: Socket) {

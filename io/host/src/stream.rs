@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use pontoon_engine::FlowId;
-use pontoon_engine::host::Connect;
+use pontoon_engine::host::{Connect, KeepaliveTimes};
 use pontoon_sys::message::{self, RecvMode};
 use pontoon_sys::{Family, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -409,9 +409,15 @@ impl Stream {
         sockopt::socket_error(&self.fd).ok()?.err()
     }
 
-    /// Enables TCP keepalive probes with the host's intervals. If it fails, the connection is closed already.
-    pub(super) fn keepalive(&self) {
-        let _ = sockopt::set_socket_keepalive(&self.fd, true);
+    /// Enables TCP keepalive probes, at these times, or at those of the socket's network namespace.
+    pub(super) fn keepalive(&self, times: Option<KeepaliveTimes>) -> Result<(), Errno> {
+        sockopt::set_socket_keepalive(&self.fd, true)?;
+        if let Some(times) = times {
+            sockopt::set_tcp_keepidle(&self.fd, times.idle)?;
+            sockopt::set_tcp_keepintvl(&self.fd, times.interval)?;
+            sockopt::set_tcp_keepcnt(&self.fd, times.probes.into())?;
+        }
+        Ok(())
     }
 
     /// Makes close(2) reset the connection. If it fails, the connection is closed already.

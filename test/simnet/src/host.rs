@@ -12,6 +12,7 @@ use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use pontoon_engine::host::KeepaliveTimes;
 use pontoon_engine::{Failure, FlowId, Instant, Kind, Readiness, WorkerId};
 
 use crate::app::{ConnectionEnd, Script, SimApp};
@@ -172,6 +173,8 @@ pub struct PeerReport {
     pub held: bool,
     /// True if the engine has enabled keepalive (SO_KEEPALIVE).
     pub keepalive: bool,
+    /// Times of the probes, if the engine has set them.
+    pub keepalive_times: Option<KeepaliveTimes>,
 }
 
 impl SimHost {

@@ -15,25 +15,25 @@ use super::{Ended, Tcp};
 use crate::ctx::{Ctx, Eviction};
 use crate::flow_events::CloseReason;
 use crate::siblings::ClientShare;
-use crate::{Failure, FlowId, Host, Instant, Transmit};
+use crate::{Failure, FlowId, Host, Instant, Kind, Transmit};
 
 /// Idle time before the first keepalive probe (RFC 9293 section 3.8.4: at least two hours).
 const KEEPALIVE: Duration = Duration::from_secs(2 * 60 * 60);
 /// Interval between unanswered keepalive probes (Linux `tcp_keepalive_intvl`).
 const INTERVAL: Duration = Duration::from_secs(75);
 /// Number of unanswered probes after which the connection is reset (Linux `tcp_keepalive_probes`).
-const PROBES: u8 = 9;
+pub(super) const PROBES: u8 = 9;
 /// Idle time before a half-closed connection is probed: Linux `tcp_fin_timeout`, 60 s, and the inaccuracy of Linux's
 /// timers, 4.1 s.
-const FIN_TIMEOUT: Duration = Duration::from_secs(65);
+pub(super) const FIN_TIMEOUT: Duration = Duration::from_secs(65);
 /// Idle time before any connection is probed while there is no room for a new one.
 const SHORTAGE: Duration = Duration::from_secs(60);
 /// Interval between unanswered probes while there is no room for a new connection.
-const SHORT_INTERVAL: Duration = Duration::from_secs(5);
+pub(super) const SHORT_INTERVAL: Duration = Duration::from_secs(5);
 /// Idle time after which a half-closed connection may be evicted for a new one.
-const YIELDS: Duration = Duration::from_secs(5);
+pub(super) const YIELDS: Duration = Duration::from_secs(5);
 /// Maximum number of connections that are examined, to probe or to evict, for each new flow that finds no room.
-const LOOKS: u32 = 64;
+pub(super) const LOOKS: u32 = 64;
 
 impl<S> Connection<S> {
     /// Returns true if the guest's FIN was delivered to the remote host, whose own direction is open.
@@ -131,7 +131,7 @@ impl<S> Tcp<S> {
                 return Some(old);
             }
         }
-        with_data
+        self.idlest_half_closed_joined(of, ctx).or(with_data)
     }
 
     /// Removes a half-closed connection in favour of a new flow. The caller has sent a reset to its guest.
@@ -145,6 +145,9 @@ impl<S> Tcp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) {
         ctx.net.counters.tcp_half_closed_evicted += 1;
+        if id.kind == Kind::Joined {
+            return self.abort_joined(id.index, CloseReason::Evicted, ctx);
+        }
         self.connections.at_mut(id.index).ends_by(CloseReason::Evicted);
         // Removal closes the socket.
         self.remove(id.index, ctx);

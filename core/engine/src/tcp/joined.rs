@@ -11,12 +11,14 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::accept::{AcceptedClient, RateCheck};
+use super::idle::{FIN_TIMEOUT, LOOKS, PROBES, SHORT_INTERVAL, YIELDS};
 use super::{Tcp, events, loopback_forward};
 use crate::config::{Published, PublishedPath};
 use crate::ctx::{Ctx, Net};
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::flow_events::{Announcement, CloseReason, FlowEnds, Grounds};
-use crate::host::{AcceptedConnection, Connect, MoveError, MoveState};
+use crate::host::{AcceptedConnection, Connect, KeepaliveTimes, MoveError, MoveState};
+use crate::siblings::ClientShare;
 use crate::slab::Slab;
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Host, Instant, Kind, Readiness, Transmit};
@@ -31,6 +33,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Age at which keepalive is enabled on both sockets, so that no connection outlives its ends. Younger connections do not
 /// need the two system calls.
 const KEEPALIVE_AGE: Duration = Duration::from_secs(600);
+
+/// Times of the probes of a guest whose direction has ended, as those over the link ([`idle`](super::idle)): the guest's kernel
+/// answers by a reset if the program has closed its socket.
+const HALF_CLOSED_PROBES: KeepaliveTimes = KeepaliveTimes {
+    idle: FIN_TIMEOUT,
+    interval: SHORT_INTERVAL,
+    probes: PROBES,
+};
 
 /// Connection between a client and a server, of which one is a program on this host and the other one of the guest.
 #[derive(Debug)]
@@ -111,6 +121,23 @@ impl<S> JoinedConnection<S> {
     /// Returns true if a program of the guest is the client.
     const fn is_from_guest(&self) -> bool {
         self.published.is_in_guest()
+    }
+
+    /// Returns true if the direction from the guest has ended, and the other one has not.
+    const fn is_half_closed(&self) -> bool {
+        let (of_guest, of_host) = match self.is_from_guest() {
+            true => (&self.forth, &self.back),
+            false => (&self.back, &self.forth),
+        };
+        of_guest.has_ended && !of_host.has_ended
+    }
+
+    /// Returns the socket of the guest's network namespace.
+    const fn guest_socket(&mut self) -> Option<&mut S> {
+        match self.is_from_guest() {
+            true => Some(&mut self.accepted),
+            false => self.connected.as_mut(),
+        }
     }
 
     fn ends(&self) -> FlowEnds {
@@ -324,11 +351,54 @@ impl<S> Tcp<S> {
         };
         connection.timer.fired();
         if !connection.is_connected {
+            if connection.connected.is_none() {
+                // Further clients must not wait as long.
+                ctx.host.guest_sockets_late();
+                self.joined.waiting.retain(|waiting| *waiting != flow);
+            }
             return self.joined_failed(flow.index, Failure::TimedOut, ctx);
         }
         for socket in core::iter::once(&mut connection.accepted).chain(&mut connection.connected) {
-            ctx.host.tcp_keepalive(socket);
+            ctx.host.tcp_keepalive(socket, None);
         }
+        if connection.is_half_closed()
+            && let Some(socket) = connection.guest_socket()
+        {
+            ctx.host.tcp_keepalive(socket, Some(HALF_CLOSED_PROBES));
+        }
+    }
+
+    /// Returns the connection whose guest has ended its direction first, of all or of the share `of`, and that has moved no data
+    /// since. Each call examines a limited number of connections.
+    pub(super) fn idlest_half_closed_joined<H, T>(
+        &mut self,
+        of: Option<ClientShare>,
+        ctx: &Ctx<'_, H, T>,
+    ) -> Option<FlowId> {
+        let JoinedTable {
+            connections,
+            half_closed,
+            ..
+        } = &mut self.joined;
+        for _ in 0..half_closed.len().min(LOOKS as usize) {
+            let mut entry = half_closed.pop_front()?;
+            let connection = connections.get(entry.id.index, entry.id.generation);
+            let Some(connection) = connection.filter(|connection| connection.is_half_closed()) else {
+                continue;
+            };
+            let moved = connection.forth.moved + connection.back.moved;
+            if entry.moved != moved {
+                (entry.moved, entry.since) = (moved, ctx.now);
+            }
+            let yields = ctx.now.since(entry.since) >= YIELDS
+                && of.is_none_or(|share| share.includes(self::share(&connection.published)));
+            let id = entry.id;
+            half_closed.push_back(entry);
+            if yields {
+                return Some(id);
+            }
+        }
+        None
     }
 
     /// Connects the connections that wait for a socket of the guest's network namespace, because the host has received some.
@@ -440,6 +510,7 @@ impl<S> Tcp<S> {
         let id = self.joined_id(index, ctx.net);
         ctx.net.current_flow = Some(id);
         let connection = self.joined.connections.at_mut(index);
+        let was_half_closed = connection.is_half_closed();
         let Some(server) = &mut connection.connected else {
             return;
         };
@@ -470,6 +541,13 @@ impl<S> Tcp<S> {
         if has_more && !connection.is_queued {
             connection.is_queued = true;
             ctx.net.ready.push_back(id);
+        }
+        if connection.is_half_closed() && !was_half_closed {
+            let due = ctx.now + FIN_TIMEOUT;
+            ctx.net.timers.arm(&mut connection.timer, id, due);
+            let moved = connection.forth.moved + connection.back.moved;
+            let since = ctx.now;
+            self.joined.add_half_closed(HalfClosed { id, since, moved });
         }
     }
 
@@ -561,9 +639,34 @@ pub(super) struct JoinedTable<S> {
     /// Connections that wait for a socket of the guest's network namespace, in the order of their clients; some of them may have
     /// ended.
     waiting: VecDeque<FlowId>,
+    /// Connections whose guest has ended its direction; some of them may have ended.
+    half_closed: VecDeque<HalfClosed>,
+}
+
+/// Connection whose guest has ended its direction.
+#[derive(Clone, Copy, Debug)]
+struct HalfClosed {
+    id: FlowId,
+    /// Time since which the number of moved bytes is `moved`.
+    since: Instant,
+    moved: u64,
 }
 
 impl<S> JoinedTable<S> {
+    /// Adds a connection to those whose guest has ended its direction. Connections that have ended are removed from the list once
+    /// they are the larger part of it.
+    fn add_half_closed(&mut self, entry: HalfClosed) {
+        if self.half_closed.len() > 2 * self.connections.slots() as usize {
+            let Self {
+                connections,
+                half_closed,
+                ..
+            } = self;
+            half_closed.retain(|entry| connections.get(entry.id.index, entry.id.generation).is_some());
+        }
+        self.half_closed.push_back(entry);
+    }
+
     /// Returns the connections of programs of the guest that `which` selects by the address and port to which the program has
     /// connected, and the time at which it has.
     pub(super) fn of_guest(&self, which: impl Fn(SocketAddr, Instant) -> bool) -> Vec<u32> {
@@ -581,6 +684,7 @@ impl<S> Default for JoinedTable<S> {
         Self {
             connections: Slab::default(),
             waiting: VecDeque::new(),
+            half_closed: VecDeque::new(),
         }
     }
 }

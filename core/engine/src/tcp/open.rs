@@ -350,7 +350,8 @@ impl<S> Tcp<S> {
         victim: Option<FlowId>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Sending {
-        let Some(victim) = victim else {
+        // The guest of a joined connection is reset by its own kernel.
+        let Some(victim) = victim.filter(|victim| victim.kind == Kind::Tcp) else {
             return Sending::Done;
         };
         let sending = self.connections.at(victim.index).send_reset(ctx);

@@ -71,7 +71,7 @@ impl<S> Connection<S> {
         if seq + 1 == self.up.next && segment.payload_len <= 1 && !flags.has(Flags::FIN) && !self.up.closed {
             self.pending.ack = true;
             if let Some(socket) = self.socket.as_mut().filter(|_| !self.keepalive) {
-                ctx.host.tcp_keepalive(socket);
+                ctx.host.tcp_keepalive(socket, None);
                 self.keepalive = true;
             }
             if segment.payload_len == 1 {

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use vm_memory::VolatileSlice;
 
 use super::{addr, ip};
-use crate::host::{AcceptedConnection, Connect, DatagramMeta, PingReply, Problem, Received};
+use crate::host::{AcceptedConnection, Connect, DatagramMeta, KeepaliveTimes, PingReply, Problem, Received};
 use crate::{Failure, FlowId, Host, Readiness};
 
 /// A fake host, whose sockets are numbers in the order in which they were opened.
@@ -301,7 +301,10 @@ impl Host for FakeHost {
     fn tcp_error(&mut self, _: &mut usize) -> Option<Failure> {
         unreachable!("these tests use no TCP")
     }
-    fn tcp_keepalive(&mut self, _: &mut usize) {
+    fn tcp_keepalive(&mut self, _: &mut usize, _: Option<KeepaliveTimes>) {
+        unreachable!("these tests use no TCP")
+    }
+    fn guest_sockets_late(&mut self) {
         unreachable!("these tests use no TCP")
     }
     fn abort(&mut self, socket: usize) {

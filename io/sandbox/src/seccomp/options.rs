@@ -72,6 +72,9 @@ const ENGINE: &[SettableOption] = &[
         "TCP: peeks behind the data in flight to the guest",
     ),
     option(SOL_SOCKET, SO_KEEPALIVE, "TCP: probes idle peers"),
+    option(SOL_TCP, TCP_KEEPIDLE, "TCP: times of the probes"),
+    option(SOL_TCP, TCP_KEEPINTVL, "TCP: times of the probes"),
+    option(SOL_TCP, TCP_KEEPCNT, "TCP: times of the probes"),
     option(
         SOL_SOCKET,
         SO_LINGER,

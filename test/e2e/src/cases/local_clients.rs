@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::io::Errno;
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size, pipe};
 use rustix::process::Signal;
@@ -40,6 +40,12 @@ pub(super) fn cases() -> Vec<Case> {
     cases.extend([
         Case::new("local-clients.many", 120, many),
         Case::new("local-clients.helper-killed", 60, helper_killed),
+        Case::new("local-clients.helper-stopped", 60, helper_stopped),
+        Case::new(
+            "local-clients.not-connected-to-itself",
+            30,
+            not_connected_to_itself,
+        ),
         Case::new("local-clients.engine-killed", 60, engine_killed),
         Case::new("local-clients.helper-is-out-of-reach", 30, out_of_reach),
         Case::new(
@@ -259,6 +265,56 @@ fn helper_killed(context: &Context) -> Result<()> {
     let joined = counters.count("tcp_joined");
     ensure!(joined > 150, "only {joined} connections were joined");
     Ok(())
+}
+
+/// Tests that clients do not each wait for a helper that does not answer.
+fn helper_stopped(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let (guest, talk) = logged_server(&network)?;
+    let here = SocketAddr::new(Family::V4.loopback(), 8080);
+    expect(&tcp::command(here, &["connects", "10"])?, "ok")?;
+    let helper = helper()?;
+    helper.signal(Signal::STOP)?;
+    let stopped = Instant::now();
+    // More than there are sockets in reserve. One client waits for 3 s.
+    expect(&tcp::command(here, &["connects", "300"])?, "ok")?;
+    let took = stopped.elapsed();
+    helper.signal(Signal::CONT)?;
+    ensure!(took < Duration::from_secs(10), "300 connections took {took:?}");
+    std::thread::sleep(Duration::from_millis(200));
+    expect(&tcp::command(here, &["connects", "100"])?, "ok")?;
+    end(guest)?;
+    let counters = Counters::read(&talk)?;
+    counters.expect("tcp_accepted", 410)?;
+    let joined = counters.count("tcp_joined");
+    ensure!(joined > 100, "only {joined} connections were joined");
+    Ok(())
+}
+
+/// Tests that a client of a port at which nothing listens is reset, even if the kernel chooses that port for the socket that is
+/// connected to it.
+fn not_connected_to_itself(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let run = network.run().options(["--publish", "8080:40000"]);
+    let range = "/proc/sys/net/ipv4/ip_local_port_range";
+    let guest = run
+        .shell(&format!(
+            "echo 40000 40000 > {range} && echo listening && read end"
+        ))
+        .spawn()?
+        .listening()?;
+    let here = SocketAddr::new(Family::V4.loopback(), 8080);
+    for _ in 0..3 {
+        let mut client = TcpStream::connect(here)?;
+        client.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let written = client.write_all(b"x");
+        let received = written.and_then(|()| client.read(&mut [0]));
+        match received {
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
+            other => bail!("the client was not reset: {other:?}"),
+        }
+    }
+    end(guest)
 }
 
 /// Tests that a killed engine ends its connections, and that the next one has a helper of its own.

@@ -5,7 +5,9 @@ use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use pontoon_engine::host::{AcceptedConnection, Connect, DatagramMeta, PingReply, Problem, Received};
+use pontoon_engine::host::{
+    AcceptedConnection, Connect, DatagramMeta, KeepaliveTimes, PingReply, Problem, Received,
+};
 use pontoon_engine::{Failure, FlowId, Host};
 use vm_memory::VolatileSlice;
 
@@ -187,11 +189,14 @@ impl Host for SimHost {
         self.conns[index].take_error()
     }
 
-    fn tcp_keepalive(&mut self, socket: &mut SimSocket) {
+    fn tcp_keepalive(&mut self, socket: &mut SimSocket, times: Option<KeepaliveTimes>) {
         if let Ok(index) = self.conn(socket, "keepalive") {
             self.conns[index].keepalive = true;
+            self.conns[index].keepalive_times = times;
         }
     }
+
+    fn guest_sockets_late(&mut self) {}
 
     fn close(&mut self, socket: SimSocket) {
         self.release(socket, CloseMode::Orderly);

@@ -2,6 +2,7 @@
 
 use core::net::SocketAddr;
 
+use pontoon_engine::host::KeepaliveTimes;
 use pontoon_engine::{Failure, FlowId, Instant, Readiness};
 use vm_memory::VolatileSlice;
 
@@ -52,6 +53,7 @@ pub(super) struct SimConnection {
     /// True if the engine has not closed the socket.
     pub(super) held: bool,
     pub(super) keepalive: bool,
+    pub(super) keepalive_times: Option<KeepaliveTimes>,
     /// Stream offset up to which the socket has accepted data from the engine (end of the send queue).
     up_tail: u64,
     /// Stream offset up to which the peer has read the engine's data (start of the send queue).
@@ -139,6 +141,7 @@ impl SimConnection {
             rng,
             held: false,
             keepalive: false,
+            keepalive_times: None,
             up_tail: 0,
             up_head: 0,
             up_size: plan.send_buffer,
@@ -598,6 +601,7 @@ impl SimConnection {
             app: self.app.clone(),
             held: self.held,
             keepalive: self.keepalive,
+            keepalive_times: self.keepalive_times,
         }
     }
 }

@@ -209,3 +209,58 @@ fn connection_is_listed_and_ended_by_its_id() {
     given.pass(millis(5));
     has_ended(&mut given, ConnectionEnd::Reset, ConnectionEnd::Reset);
 }
+
+/// Returns an engine with a joined connection whose guest has sent and closed, while the client is silent.
+fn half_closed(config: Config) -> Given {
+    let mut given = joined(config, HostPlan::default(), SILENT, Script::source(3));
+    given.pass(millis(10));
+    assert_eq!(given.engine.flows(), 1);
+    given
+}
+
+#[test]
+fn guest_of_a_half_closed_connection_is_probed() {
+    let mut given = half_closed(any());
+    given.pass(seconds(64));
+    assert!(given.host.reports().all(|report| !report.keepalive));
+    given.pass(seconds(2));
+    assert!(given.host.reports().all(|report| report.keepalive));
+    let times: Vec<_> = given
+        .host
+        .reports()
+        .filter_map(|report| report.keepalive_times)
+        .collect();
+    let [times] = times[..] else {
+        panic!("{times:?}");
+    };
+    assert_eq!(
+        (times.idle, times.interval, times.probes),
+        (seconds(65), seconds(5), 9)
+    );
+}
+
+#[test]
+fn half_closed_connection_yields_to_a_new_flow() {
+    for (waited, is_evicted) in [(seconds(4), false), (seconds(6), true)] {
+        // The joined connection uses two slots.
+        let config = Config {
+            max_flows: 4,
+            ..any()
+        };
+        let mut given = half_closed(config);
+        given.pass(waited);
+        for port in 1..=3 {
+            given.host.serve(PORT, ConnectResult::Never, Script::SINK);
+            given.up(syn_between((GUEST_V4, port).into(), (SERVER_V4, PORT).into()));
+            if port == 3 && !is_evicted {
+                assert!(given.take_one().flags.has(RST));
+            }
+            given.quiet();
+        }
+        assert_eq!(
+            given.engine.counters().tcp_half_closed_evicted,
+            u64::from(is_evicted)
+        );
+        assert_eq!(given.engine.flows(), 3);
+    }
+}

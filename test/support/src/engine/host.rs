@@ -4,7 +4,9 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 
-use pontoon_engine::host::{AcceptedConnection, Connect, DatagramMeta, PingReply, Problem, Received};
+use pontoon_engine::host::{
+    AcceptedConnection, Connect, DatagramMeta, KeepaliveTimes, PingReply, Problem, Received,
+};
 use pontoon_engine::{Failure, FlowId, Host, Kind, Readiness};
 use pontoon_proxy::Protocol;
 use pontoon_simnet::settings::{SERVER_V4, SERVER_V6};
@@ -372,9 +374,11 @@ impl Host for HostileHost<'_> {
         self.failure()
     }
 
-    fn tcp_keepalive(&mut self, socket: &mut HeldSocket) {
+    fn tcp_keepalive(&mut self, socket: &mut HeldSocket, _: Option<KeepaliveTimes>) {
         self.socket(socket);
     }
+
+    fn guest_sockets_late(&mut self) {}
 
     fn close(&mut self, socket: HeldSocket) {
         self.socket(&socket).open = false;
