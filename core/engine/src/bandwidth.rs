@@ -76,6 +76,10 @@ impl Throttle {
         }
     }
 
+    pub(crate) fn bandwidth(&self) -> Option<Bandwidth> {
+        self.bandwidth.clone()
+    }
+
     /// Appends the times until which this worker waits, and the tokens of all workers.
     pub(crate) fn save(&self, to: &mut Writer<'_>) {
         let Self {

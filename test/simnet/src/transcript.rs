@@ -34,6 +34,7 @@ use vm_memory::VolatileSlice;
 use crate::app::Script;
 use crate::clock::earlier;
 use crate::frames::{Packet, Segment};
+use crate::host::hand_over::succeed;
 use crate::host::{ConnectResult, HostPlan, SimHost};
 use crate::link::{LinkPlan, SimLink};
 use crate::rng::Rng;
@@ -108,6 +109,8 @@ pub struct Given {
     counters: Counters,
     /// The engine's initial sequence number.
     iss: u32,
+    /// True if the engine is replaced by a successor with its state after each step.
+    hand_overs: bool,
 }
 
 impl Given {
@@ -131,6 +134,7 @@ impl Given {
             out: VecDeque::new(),
             counters: Counters::default(),
             iss: 0,
+            hand_overs: std::env::var_os("PONTOON_HAND_OVERS").is_some(),
         };
         given.host.tick(START);
         given.link.tick(START);
@@ -383,6 +387,15 @@ impl Given {
         crate::pattern::bytes(streams::down(PORT), at, len)
     }
 
+    /// Replaces the engine by a successor with its state.
+    pub fn hand_over(&mut self) {
+        let seed = [self.now.0 as u8; 32];
+        let successor = succeed(&mut self.engine, None, seed, &mut self.host, self.now);
+        self.engine = successor.unwrap_or_else(|error| panic!("{error}"));
+        self.engine
+            .handle_restored(&mut self.link, &mut self.host, self.now);
+    }
+
     fn turn(&mut self) {
         self.link.tick(self.now);
         self.host.tick(self.now);
@@ -402,6 +415,9 @@ impl Given {
             self.engine.handle_idle(&mut self.link, &mut self.host, self.now);
         }
         self.link.flush();
+        if self.hand_overs {
+            self.hand_over();
+        }
         for (offload, frame) in self.link.take() {
             let parsed = Packet::parse(offload, &frame);
             let (_, packet) = parsed.unwrap_or_else(|error| panic!("{error} in {frame:02x?}"));

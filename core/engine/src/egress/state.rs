@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use super::Egress;
+use super::{Egress, EgressRule};
 use super::name::{LIMIT, LearnedDomain, lock};
 use crate::Instant;
 use crate::state::{Reader, StateError, Writer};
@@ -48,6 +48,24 @@ impl Egress {
     pub(crate) fn load_shared(&self, from: &mut Reader<'_>) -> Result<(), StateError> {
         let (_, _): (Option<Instant>, u32) = from.get()?;
         self.load_names(from)
+    }
+
+    /// Creates a policy of the same rules with the same match counts and without learned addresses.
+    pub(crate) fn successor(&self) -> Self {
+        let rules: Vec<EgressRule> = self.entries.iter().map(|entry| entry.rule.clone()).collect();
+        let mut egress = Self {
+            unlisted: self.unlisted,
+            resolvers: self.resolvers,
+            unproven: self.unproven,
+            matches: self.matches,
+            notices: self.notices.clone(),
+            ..Self::default()
+        };
+        egress.set(&rules);
+        for (entry, old) in egress.entries.iter_mut().zip(&self.entries) {
+            entry.tally = old.tally;
+        }
+        egress
     }
 
     fn load_names(&self, from: &mut Reader<'_>) -> Result<(), StateError> {

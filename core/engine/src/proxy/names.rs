@@ -82,16 +82,20 @@ impl ProxyNames {
         self.lock().entries.clone()
     }
 
-    /// Adds a name with the next number. Returns false if it is not new.
-    pub(super) fn restore(&self, name: HostName, used: Instant) -> bool {
+    /// Adds a name with its number, the next one. Returns false if the name or the number is another one's.
+    pub(super) fn restore(&self, number: u32, name: HostName, used: Instant) -> bool {
         let mut table = self.lock();
-        let number = u32::try_from(table.entries.len()).unwrap_or(MOST_NAMES);
-        let is_new = number < MOST_NAMES && table.numbers.insert(name.clone(), number).is_none();
-        if is_new {
-            table.entries.push((name, used));
-            table.by_use.insert((used, number));
+        match table.numbers.get(&name) {
+            // The name is known already in this process.
+            Some(&known) => known == number,
+            None if table.entries.len() != number as usize || number >= MOST_NAMES => false,
+            None => {
+                table.entries.push((name.clone(), used));
+                table.by_use.insert((used, number));
+                table.numbers.insert(name, number);
+                true
+            }
         }
-        is_new
     }
 
     /// Locks the table even after another worker has panicked with the lock. A name may be missing then.

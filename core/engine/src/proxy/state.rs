@@ -38,12 +38,12 @@ impl Proxy {
         for rules in through.iter().chain([direct]) {
             rules.load_shared(from)?;
         }
-        for _ in 0..from.count(MOST_NAMES as usize)? {
+        for number in (0..).take(from.count(MOST_NAMES as usize)?) {
             let name = HostName::from_octets(&from.get::<Vec<u8>>()?);
             let name = name.map_err(|_| StateError::Malformed)?;
             let used: Instant = from.get()?;
             if let Some(names) = &self.names {
-                check(names.restore(name, used))?;
+                check(names.restore(number, name, used))?;
             }
         }
         Ok(())

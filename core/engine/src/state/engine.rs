@@ -2,7 +2,7 @@
 
 use super::{Adoption, Reader, Restored, SavedState, SocketDescription, SocketRefused, Sockets, StateError};
 use super::{Writer, check, envelope};
-use crate::config::Protocol;
+use crate::config::{Config, Protocol};
 use crate::engine::{Engine, ProtocolHandlers};
 use crate::fragment::Reassembly;
 use crate::pool::Pool;
@@ -99,6 +99,10 @@ impl<H: Host> Engine<H> {
         if from.get()? {
             let decisions = net.decisions.as_mut();
             from.frame(|from| decisions.map(|decisions| decisions.load(from)).transpose())?;
+            for key in net.decisions.iter().flat_map(|decisions| decisions.keys()) {
+                let claimed = key.flow_key().map(|key| net.claim(&key));
+                claimed.transpose().map_err(|_| StateError::Owner)?;
+            }
         }
         from.finish()?;
         let (worker, ports) = (net.worker, net.config.published.len());
@@ -133,6 +137,33 @@ impl<H: Host> Engine<H> {
             }
         }
         link.flush();
+    }
+}
+
+impl<H: Host> Engine<H> {
+    /// Creates an engine as another process would that has the present configuration of this one, for tests of
+    /// [`Self::restore_state`]. It takes over decider, siblings, ledger and receiver of events, and has the same counts, which are
+    /// not a part of the state.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn successor(&mut self, seed: [u8; 32], now: Instant) -> Self {
+        let old = &mut self.net;
+        let config = Config {
+            egress: old.policy.egress.successor(),
+            bandwidth: old.throttle.bandwidth(),
+            host: old.policy.host,
+            ..old.config.clone()
+        };
+        let mut engine = Self::new(config, old.worker, seed, now);
+        let net = &mut engine.net;
+        net.policy.owned = old.policy.owned.clone();
+        net.policy.forwards = old.policy.forwards.clone();
+        net.decisions = old.decisions.take().map(|decisions| Box::new(decisions.successor()));
+        net.siblings = old.siblings.take();
+        net.ledger = old.ledger.take();
+        net.events = old.events.take();
+        (net.counters, net.histograms) = (old.counters, old.histograms);
+        engine
     }
 }
 

@@ -242,6 +242,11 @@ impl SimConnection {
         self.app = Some(SimApp::new(self.script.clone(), self.rng.fork(), now));
     }
 
+    /// Returns the flow for whose events the socket is registered.
+    pub(super) fn registered(&self) -> Option<FlowId> {
+        self.flow.filter(|_| self.held)
+    }
+
     pub(super) fn accept(&mut self, flow: FlowId) {
         self.flow = Some(flow);
         self.held = true;

@@ -72,6 +72,16 @@ impl Decisions {
         check(pending.count() == self.pending.len())
     }
 
+    /// Creates a table without pending decisions of the same decider.
+    pub(crate) fn successor(self) -> Self {
+        Self::new(self.decider, self.deadline, self.worker, 0)
+    }
+
+    /// Returns the keys of the flows whose decision is pending.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &PendingKey> {
+        self.by_key.keys()
+    }
+
     /// Returns true if the decision about the accepted client with this token is pending.
     pub(crate) fn awaits_client(&self, token: DecisionToken) -> bool {
         let pending = self.pending.get(&token);
