@@ -18,6 +18,10 @@ mod envelope;
 mod net;
 mod record;
 mod socket;
+#[cfg(test)]
+mod tests;
+
+use core::panic::Location;
 
 use thiserror::Error;
 
@@ -68,9 +72,9 @@ pub enum StateError {
     /// There are more elements, or more bytes of data, than the limits permit.
     #[error("the state exceeds a limit")]
     Limit,
-    /// Values contradict each other.
-    #[error("the state contradicts itself")]
-    Inconsistent,
+    /// Values contradict each other, by the check at this place.
+    #[error("the state contradicts itself ({0})")]
+    Inconsistent(&'static Location<'static>),
     /// The state belongs to another worker.
     #[error("the state belongs to another worker")]
     Worker,

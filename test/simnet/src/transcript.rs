@@ -41,6 +41,7 @@ use crate::rng::Rng;
 use crate::settings::{GUEST_V4, SERVER_V4, addressing, config};
 use crate::streams;
 use crate::turn;
+use crate::world::hand_over::ALWAYS;
 
 /// The TCP flag FIN.
 pub const FIN: Flags = Flags::FIN;
@@ -134,7 +135,7 @@ impl Given {
             out: VecDeque::new(),
             counters: Counters::default(),
             iss: 0,
-            hand_overs: std::env::var_os("PONTOON_HAND_OVERS").is_some(),
+            hand_overs: std::env::var_os(ALWAYS).is_some(),
         };
         given.host.tick(START);
         given.link.tick(START);

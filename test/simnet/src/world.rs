@@ -1,7 +1,7 @@
 //! The simulated world: runs guest, network, engine and host in virtual time, and fails if a check of one of them
 //! fails.
 
-mod hand_over;
+pub(crate) mod hand_over;
 
 use core::fmt::Write as _;
 use core::time::Duration;

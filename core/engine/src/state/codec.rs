@@ -3,6 +3,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::num::NonZeroU32;
+use core::panic::Location;
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -159,10 +160,11 @@ impl<'b> Reader<'b> {
 }
 
 /// Returns `Ok` if `is_sound`, or else the error that the state contradicts itself.
+#[track_caller]
 pub(crate) const fn check(is_sound: bool) -> Result<(), StateError> {
     match is_sound {
         true => Ok(()),
-        false => Err(StateError::Inconsistent),
+        false => Err(StateError::Inconsistent(Location::caller())),
     }
 }
 

@@ -108,10 +108,7 @@ impl<H: Host> Engine<H> {
         let (worker, ports) = (net.worker, net.config.published.len());
         lists.move_to(net, |flow| {
             flow.worker == worker
-                && match flow.kind {
-                    Kind::Listener => (flow.index as usize) < ports,
-                    _ => protocols.timer_of(flow).is_some(),
-                }
+                && (flow.kind != Kind::Listener || (flow.index as usize) < ports)
         });
         Ok(())
     }
@@ -120,6 +117,7 @@ impl<H: Host> Engine<H> {
     /// policy refuses, and opens published UDP ports that the state does not contain. No other handler is called before.
     pub fn handle_restored<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.net.policy.egress.judge_again();
+        self.net.mtu = link.limits().mtu;
         let (protocols, ctx) = &mut self.split(link, host, now);
         protocols.tcp.end_refused(ctx);
         let decisions = ctx.net.decisions.as_ref();

@@ -152,13 +152,13 @@ impl FlowLists {
         })
     }
 
-    /// Moves the flows for which `exists` returns true into the lists of the worker, each once.
-    pub(super) fn move_to(self, net: &mut Net, mut exists: impl FnMut(FlowId) -> bool) {
-        let mut all = |list: Vec<FlowId>| {
+    /// Moves the flows for which `is_valid` returns true into the lists of the worker, each once. Flows that have ended are
+    /// ignored later.
+    pub(super) fn move_to(self, net: &mut Net, is_valid: impl Fn(FlowId) -> bool) {
+        let all = |mut list: Vec<FlowId>| {
             let mut seen = HashSet::new();
-            let mut listed = list;
-            listed.retain(|flow| exists(*flow) && seen.insert(*flow));
-            listed
+            list.retain(|flow| is_valid(*flow) && seen.insert(*flow));
+            list
         };
         net.ready = all(self.ready).into();
         net.parked = all(self.parked);

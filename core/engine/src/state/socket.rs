@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 
 use thiserror::Error;
 
-use super::StateError;
+use super::{StateError, check};
 use crate::FlowId;
 
 /// Host socket of a flow in a state.
@@ -131,9 +131,7 @@ impl<'f, S> Adoption<'f, S> {
         index: u32,
         description: Option<&SocketDescription>,
     ) -> Result<Option<S>, StateError> {
-        if index < self.next {
-            return Err(StateError::Inconsistent);
-        }
+        check(index >= self.next)?;
         self.next = index.checked_add(1).ok_or(StateError::Malformed)?;
         Ok(description.and_then(|description| (self.adopt)(index, description).ok()))
     }

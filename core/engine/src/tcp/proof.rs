@@ -19,7 +19,7 @@ use crate::egress::{Unproven, UnprovenCause};
 use crate::flow_events::CloseReason;
 use crate::pool::Pool;
 use crate::{Failure, FlowId, Host, Instant, Transmit};
-use crate::state::{Reader, Record, StateError, Writer, record_enum};
+use crate::state::{Reader, Record, StateError, Writer, check, record_enum};
 
 /// Time for the ClientHello, from the end of the handshake with the guest.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -311,9 +311,7 @@ impl Record for NameProof {
             false => None,
         };
         let mut reader = ClientHelloReader::new();
-        if stage == Stage::Reading && reader.push(&held) != client_hello::Progress::NeedMore {
-            return Err(StateError::Inconsistent);
-        }
+        check(stage != Stage::Reading || reader.push(&held) == client_hello::Progress::NeedMore)?;
         // The data is limited by the receive window, and what the reorder buffer holds.
         if sent > held.len() || held.len() > MOST_HELD {
             return Err(StateError::Limit);

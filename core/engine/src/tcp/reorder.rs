@@ -52,11 +52,9 @@ impl Reorder {
         runs.map(|&(begin, end)| (begin.0, end.0))
     }
 
-    /// Returns true if all stored ranges are behind `next`, the next expected sequence number, and none contains it.
+    /// Returns true if the first block does not begin behind `next`, the next expected sequence number.
     pub(super) fn is_sound(&self, next: Seq) -> bool {
-        self.0.as_ref().is_none_or(|ahead| {
-            !next.before(ahead.base) && ahead.runs.iter().all(|(begin, _)| begin.after(next))
-        })
+        self.0.as_ref().is_none_or(|ahead| !next.before(ahead.base))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -227,8 +225,10 @@ impl Record for ReorderBlocks {
             for (block, range) in ahead.pieces(begin, end).collect::<Vec<_>>() {
                 let octets = from.octets(range.len())?;
                 let block = ahead.blocks.get(block).and_then(Option::as_ref);
-                let block = block.ok_or(StateError::Inconsistent)?;
-                from.pool().bytes(block)[range].copy_from_slice(octets);
+                check(block.is_some())?;
+                if let Some(block) = block {
+                    from.pool().bytes(block)[range].copy_from_slice(octets);
+                }
             }
         }
         Ok(ahead)

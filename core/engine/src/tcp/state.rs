@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use std::collections::VecDeque;
 
-use super::connection::{Connection, FIRST_WINDOW, MIN_MSS, SCALE, TcpState};
+use super::connection::{Connection, FIRST_WINDOW, MIN_MSS, SCALE, TcpState, link_mss};
 use super::negotiation::Negotiation;
 use super::open::{is_reachable, is_to_forwarder, standing};
 use super::seq::Seq;
@@ -136,7 +136,7 @@ impl<S> Tcp<S> {
     ) -> Result<Connection<S>, StateError> {
         let place: Option<u32> = from.get()?;
         let connection = Connection::load_record(from)?;
-        check(connection.is_sound(place.is_some()))?;
+        connection.check(place.is_some())?;
         let Some(place) = place else {
             return Ok(connection.with_sockets(None));
         };
@@ -215,7 +215,7 @@ impl<S> Tcp<S> {
     }
 
     fn load_lists(&mut self, from: &mut Reader<'_>, net: &Net) -> Result<(), StateError> {
-        let most = 2 * self.connections.slots() as usize + 64;
+        let most = 2 * self.connections.slots() as usize + 65;
         let is_here = |flow: &FlowId| flow.kind == Kind::Tcp && flow.worker == net.worker;
         let list = |from: &mut Reader<'_>, most| {
             let list: Vec<FlowId> = from.list(most)?;
@@ -235,6 +235,12 @@ impl<S> Tcp<S> {
 
     /// Ends the restored connections whose sockets were refused, and those that the policy refuses.
     pub(crate) fn end_refused<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+        let slots = self.indices(|_| true);
+        for index in slots {
+            let connection = self.connections.at_mut(index);
+            let most = u32::from(link_mss(connection.key.guest, ctx.net.mtu));
+            connection.down.mss = connection.down.mss.min(most.max(MIN_MSS));
+        }
         self.end_lost_joined(ctx);
         let lost = self.indices(|connection| connection.socket.is_none() && connection.state.has_socket());
         for index in lost {
@@ -246,6 +252,15 @@ impl<S> Tcp<S> {
             !connection.is_kept && standing(connection, now, net) == Standing::Refused
         });
         forbidden.into_iter().for_each(|index| self.prohibit(index, ctx));
+        let (now, net) = (ctx.now, &*ctx.net);
+        let without_proof = self.indices(|connection| {
+            !connection.is_kept
+                && connection.proof.is_none()
+                && standing(connection, now, net) == Standing::OnProof
+        });
+        for index in without_proof {
+            self.connections.at_mut(index).require_proof();
+        }
     }
 
     /// Returns the connection of a flow, so that its timer can be armed.
@@ -269,32 +284,24 @@ impl TcpState {
 }
 
 impl<S> Connection<S> {
-    /// Returns true if the values of a connection that was read do not contradict each other, so that no calculation with them
+    /// Checks that the values of a connection that was read do not contradict each other, so that no calculation with them
     /// exceeds its range.
-    fn is_sound(&self, has_socket: bool) -> bool {
-        let (up, down) = (&self.up, &self.down);
-        let sent = down.max.past(down.una);
+    fn check(&self, has_socket: bool) -> Result<(), StateError> {
+        check(has_socket == self.state.has_socket())?;
+        check((self.state == TcpState::SynSent) <= self.listener.is_some())?;
+        check(self.key.guest.is_ipv4() == self.key.remote.is_ipv4())?;
+        let down = &self.down;
         let is_within = |from: Seq, at: Seq, to: Seq| !at.before(from) && !to.before(at);
-        let is_down_sound = is_within(down.una, down.nxt, down.max)
-            && sent <= MOST_SENT
-            && down.fin.is_none_or(|fin| down.max == fin + 1 || !down.max.after(fin))
-            && (MIN_MSS..=u32::from(u16::MAX)).contains(&down.mss)
-            && down.scale <= MOST_SCALE
-            && down.wnd <= MOST_SENT
-            && down.max_wnd <= MOST_SENT
-            && down.recovery.is_sound(down.una, down.max);
-        let is_up_sound = [0, SCALE].contains(&up.scale)
-            && up.edge.past(up.next) <= MOST_RECEIVED
-            && up.want.past(up.next) <= MOST_RECEIVED
-            && (FIRST_WINDOW..=WIDEST_WINDOW).contains(&up.limit)
-            && up.gathered == 0
-            && up.spill.len() <= MOST_RECEIVED
-            && up.reorder.is_sound(up.next);
-        has_socket == self.state.has_socket()
-            && (self.state == TcpState::SynSent) <= self.listener.is_some()
-            && self.key.guest.is_ipv4() == self.key.remote.is_ipv4()
-            && is_down_sound
-            && is_up_sound
+        check(is_within(down.una, down.nxt, down.max) && down.max.past(down.una) <= MOST_SENT)?;
+        check(down.fin.is_none_or(|fin| down.max == fin + 1 || !down.max.after(fin)))?;
+        check((MIN_MSS..=u32::from(u16::MAX)).contains(&down.mss))?;
+        check(down.scale <= MOST_SCALE && down.wnd <= MOST_SENT && down.max_wnd <= MOST_SENT)?;
+        check(down.recovery.is_sound(down.una, down.max))?;
+        let up = &self.up;
+        check([0, SCALE].contains(&up.scale))?;
+        check(up.edge.past(up.next) <= MOST_RECEIVED && up.want.past(up.next) <= MOST_RECEIVED)?;
+        check((FIRST_WINDOW..=WIDEST_WINDOW).contains(&up.limit) && up.gathered == 0)?;
+        check(up.spill.len() <= MOST_RECEIVED && up.reorder.is_sound(up.next))
     }
 }
 

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 
 use super::peers::{Peer, PeerOwner};
 use super::{BESIDE, FAMILIES, Udp, UdpEndpoint, family};
+use crate::config::Protocol;
 use crate::ctx::{Ctx, Net};
 use crate::flow_events::CloseReason;
 use crate::siblings::FlowKey;
@@ -129,6 +130,7 @@ impl<S> UdpEndpoint<S> {
             None => check(nth == 0 || nth == BESIDE),
             Some(place) => {
                 let published = net.config.published.get(place as usize);
+                let published = published.filter(|port| port.protocol == Protocol::Udp);
                 let own = published.and_then(|port| port.guest(&net.config.plan));
                 check(nth < BESIDE && own == Some(guest))
             }

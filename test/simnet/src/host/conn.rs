@@ -34,7 +34,7 @@ pub(super) enum Phase {
 /// A TCP connection of the simulated host: both queues of the engine's socket, and the peer with its script.
 #[derive(Debug)]
 pub(super) struct SimConnection {
-    flow: Option<FlowId>,
+    pub(super) flow: Option<FlowId>,
     port: u16,
     pub(super) listener: u32,
     /// True for a program in the guest's network namespace, which is at the guest's end of the streams.
@@ -240,11 +240,6 @@ impl SimConnection {
 
     fn start(&mut self, now: Instant) {
         self.app = Some(SimApp::new(self.script.clone(), self.rng.fork(), now));
-    }
-
-    /// Returns the flow for whose events the socket is registered.
-    pub(super) fn registered(&self) -> Option<FlowId> {
-        self.flow.filter(|_| self.held)
     }
 
     pub(super) fn accept(&mut self, flow: FlowId) {

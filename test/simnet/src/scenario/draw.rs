@@ -64,7 +64,7 @@ pub(super) fn workers(seed: u64) -> WorkersPlan {
 }
 
 pub(super) fn hand_overs(seed: u64) -> u32 {
-    Rng::new(seed ^ 0x5ca1e).pick(&[300, 1_000, 5_000, 20_000])
+    Rng::new(seed ^ 0x5ca1e).pick(&[100, 300, 1_000, 5_000])
 }
 
 pub(super) fn calm(guest: GuestPlan, connection: ScenarioConnection) -> Scenario {
