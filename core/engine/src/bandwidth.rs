@@ -90,7 +90,11 @@ impl Throttle {
             total_down,
             now,
         } = self;
-        to.put(&bandwidth.as_ref().map(|Bandwidth(ways)| [ways.up.paid(), ways.down.paid()]));
+        to.put(
+            &bandwidth
+                .as_ref()
+                .map(|Bandwidth(ways)| [ways.up.paid(), ways.down.paid()]),
+        );
         to.put(up);
         to.put(down);
         to.put(unsettled);

@@ -46,10 +46,10 @@ use self::responses::reply;
 use crate::ctx::Ctx;
 use crate::host::DatagramMeta;
 use crate::slab::Slab;
+use crate::state::flow_record;
 use crate::table::Secret;
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit, udp_emit};
-use crate::state::flow_record;
 
 /// DNS forwarder of one worker. `S` is the type of a host socket.
 #[derive(Debug)]

@@ -20,8 +20,8 @@ use crate::ctx::Net;
 use crate::egress::{DecisionGround, EgressProtocol, UnprovenCause};
 use crate::flow_dump::Traffic;
 use crate::policy::Refusal;
-use crate::{Failure, FlowId, Instant};
 use crate::state::{record, record_enum};
+use crate::{Failure, FlowId, Instant};
 
 /// Receiver of the events of a worker's flows.
 pub trait FlowEvents: Debug + Send {

@@ -31,10 +31,10 @@ use crate::host::DatagramMeta;
 use crate::icmp_errors::{self, SendFailure};
 use crate::local::icmp_error::{self, Reason};
 use crate::path_mtu::Treatment;
+use crate::state::flow_record;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
-use crate::state::flow_record;
 
 /// The ICMP echo ids of the guest in one worker, with their host sockets.
 #[derive(Debug)]

@@ -307,7 +307,12 @@ impl<K: Eq + Hash + Record, V> Table<K, V> {
             groups,
         } = self;
         slots.save(to, |to, index, generation, slot| {
-            let TableEntry { key, group, age, value } = slot;
+            let TableEntry {
+                key,
+                group,
+                age,
+                value,
+            } = slot;
             to.put(key);
             to.put(group);
             to.put(match age {
@@ -350,7 +355,12 @@ impl<K: Eq + Hash + Record, V> Table<K, V> {
                 SavedAge::Pinned => AgePosition::Pinned,
             };
             let value = entry(from, index, generation, &key)?;
-            Ok(value.map(|value| TableEntry { key, group, age, value }))
+            Ok(value.map(|value| TableEntry {
+                key,
+                group,
+                age,
+                value,
+            }))
         })?;
         let indices: Vec<u32> = self.places();
         for index in indices {

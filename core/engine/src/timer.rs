@@ -8,8 +8,8 @@
 
 use core::mem;
 
-use crate::{FlowId, Instant};
 use crate::state::{Reader, StateError, Writer};
+use crate::{FlowId, Instant};
 
 #[cfg(test)]
 mod tests;

@@ -35,10 +35,10 @@ use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::flow_events::{Announcement, CloseReason};
 use crate::policy::Policy;
 use crate::siblings::FlowKey;
+use crate::state::flow_record;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
 use crate::{FlowId, Host, Instant, Kind, Transmit};
-use crate::state::flow_record;
 use rand_chacha::ChaCha12Rng;
 
 pub use gather::DatagramGather;

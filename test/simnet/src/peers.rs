@@ -72,7 +72,11 @@ impl SimMesh {
     /// Returns the mesh of a successor, without flows. It has the frames that the inboxes of this one contain.
     pub(crate) fn successor(&self) -> Self {
         let old = &mut *self.lock();
-        let inboxes: Vec<VecDeque<QueuedFrame>> = old.inboxes.iter().map(|inbox| inbox.iter().cloned().collect()).collect();
+        let inboxes: Vec<VecDeque<QueuedFrame>> = old
+            .inboxes
+            .iter()
+            .map(|inbox| inbox.iter().cloned().collect())
+            .collect();
         Self(Arc::new(Mutex::new(MeshState {
             inboxes,
             room: old.room,

@@ -81,7 +81,12 @@ fn many_seeds_with_workers() {
 #[test]
 fn many_seeds_with_hand_overs() {
     let exercised = [&EXERCISED[..], &["handed_over"]].concat();
-    judge("one_seed_with_hand_overs", 2_000, Scenario::with_hand_overs, &exercised);
+    judge(
+        "one_seed_with_hand_overs",
+        2_000,
+        Scenario::with_hand_overs,
+        &exercised,
+    );
 }
 
 /// Simulates as many seeds as `PONTOON_SEEDS` specifies. `again` is the name of the test that runs a single seed.

@@ -26,7 +26,9 @@ impl Record for Asker {
 
     fn load(from: &mut Reader<'_>) -> Result<Self, StateError> {
         let client: Option<(EgressProtocol, SocketAddr)> = from.get()?;
-        Ok(client.map_or(Self::Guest, |(protocol, published)| Self::Client(protocol, published)))
+        Ok(client.map_or(Self::Guest, |(protocol, published)| {
+            Self::Client(protocol, published)
+        }))
     }
 }
 

@@ -7,8 +7,8 @@
 use vm_memory::VolatileSlice;
 
 use super::message;
-use crate::{Counters, Failure, Host, Instant};
 use crate::state::record;
+use crate::{Counters, Failure, Host, Instant};
 
 /// The parser's position in the queries of a DNS client over TCP.
 #[derive(Clone, Copy, Debug)]

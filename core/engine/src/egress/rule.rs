@@ -4,9 +4,9 @@ use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 use core::str::FromStr;
 
+use crate::state::record_enum;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pontoon_names::HostName;
-use crate::state::record_enum;
 
 /// An egress rule: an action, and the destinations to which it applies.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use core::net::IpAddr;
 
-use super::{Egress, EgressRule};
 use super::name::{LIMIT, LearnedDomain, lock};
+use super::{Egress, EgressRule};
 use crate::Instant;
 use crate::state::{Reader, StateError, Writer};
 
@@ -73,7 +73,10 @@ impl Egress {
             let rule: Vec<u8> = from.get()?;
             let learned: Vec<(IpAddr, Instant)> = from.list(LIMIT)?;
             let is_it = |text: String| text.as_bytes() == rule;
-            let mut named = self.entries.iter().filter_map(|entry| Some((entry, entry.name.as_ref()?)));
+            let mut named = self
+                .entries
+                .iter()
+                .filter_map(|entry| Some((entry, entry.name.as_ref()?)));
             if let Some((_, name)) = named.find(|(entry, _)| is_it(entry.rule.to_string())) {
                 name.restore(learned);
             }

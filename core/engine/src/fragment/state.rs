@@ -4,8 +4,8 @@ use pontoon_wire::emit::Ether;
 use pontoon_wire::frame::{Fragment, Ip};
 
 use super::{
-    AssemblyState, ByteRange, DATAGRAMS, DatagramKey, FragmentBuffer, PIECES, PartialDatagram, ROOM, Reassembly,
-    largest,
+    AssemblyState, ByteRange, DATAGRAMS, DatagramKey, FragmentBuffer, PIECES, PartialDatagram, ROOM,
+    Reassembly, largest,
 };
 use crate::state::{Reader, Record, StateError, Writer, check, record, record_enum};
 
@@ -67,7 +67,10 @@ impl FragmentBuffer {
         let is_family_sound = |ip: &Ip| ip.source.is_ipv4() == ip.destination.is_ipv4();
         self.total.is_none_or(|total| total <= super::LARGEST_V6)
             && self.first.is_none_or(|(_, ip)| is_family_sound(&ip))
-            && self.spans.iter().all(|span| span.begin < span.end && span.end <= most)
+            && self
+                .spans
+                .iter()
+                .all(|span| span.begin < span.end && span.end <= most)
             && self.spans.windows(2).all(|pair| pair[0].end <= pair[1].begin)
     }
 }
@@ -86,7 +89,10 @@ impl Reassembly {
             let key = &datagram.key;
             check(datagrams[..index].iter().all(|other| other.key != *key))?;
             check(key.source.is_ipv4() == key.destination.is_ipv4())?;
-            if let AssemblyState::Gathering(FragmentBuffer { first: Some((_, ip)), .. }) = &datagram.state {
+            if let AssemblyState::Gathering(FragmentBuffer {
+                first: Some((_, ip)), ..
+            }) = &datagram.state
+            {
                 check((ip.source, ip.destination) == (key.source, key.destination))?;
             }
         }

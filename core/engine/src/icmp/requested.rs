@@ -6,9 +6,9 @@ use core::time::Duration;
 
 use rand_chacha::ChaCha12Rng;
 
+use crate::state::{Reader, StateError, Writer, record, record_enum};
 use crate::table::{Secret, Table};
 use crate::{FlowId, Instant};
-use crate::state::{Reader, StateError, Writer, record, record_enum};
 
 /// Time for which replies to an echo request are accepted (RFC 5508 REQ-2).
 const MEMORY: Duration = Duration::from_secs(60);

@@ -99,7 +99,10 @@ impl<'b> Reader<'b> {
     }
 
     /// Returns the version of the state, which determines the fields of its records.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no field was added since the first version"))]
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "no field was added since the first version")
+    )]
     pub(crate) const fn version(&self) -> u32 {
         self.version
     }
@@ -259,7 +262,9 @@ impl<T: Record, const N: usize> Record for [T; N] {
     }
 
     fn load(from: &mut Reader<'_>) -> Result<Self, StateError> {
-        let list = (0..N).map(|_| from.get()).collect::<Result<ArrayVec<T, N>, _>>()?;
+        let list = (0..N)
+            .map(|_| from.get())
+            .collect::<Result<ArrayVec<T, N>, _>>()?;
         list.into_inner().map_err(|_| StateError::Malformed)
     }
 }
@@ -368,7 +373,10 @@ impl Record for Instant {
 
 impl Record for Offload {
     fn save(&self, to: &mut Writer<'_>) {
-        let Self { checksum, segmentation } = *self;
+        let Self {
+            checksum,
+            segmentation,
+        } = *self;
         to.put(&match checksum {
             Checksum::Complete => None,
             Checksum::Partial { start, offset } => Some((start, offset)),
@@ -394,7 +402,10 @@ impl Record for Offload {
             (3, len @ 1..) => Segmentation::Udp { len },
             _ => return Err(StateError::Malformed),
         };
-        Ok(Self { checksum, segmentation })
+        Ok(Self {
+            checksum,
+            segmentation,
+        })
     }
 }
 

@@ -107,8 +107,7 @@ impl<H: Host> Engine<H> {
         from.finish()?;
         let (worker, ports) = (net.worker, net.config.published.len());
         lists.move_to(net, |flow| {
-            flow.worker == worker
-                && (flow.kind != Kind::Listener || (flow.index as usize) < ports)
+            flow.worker == worker && (flow.kind != Kind::Listener || (flow.index as usize) < ports)
         });
         Ok(())
     }
@@ -122,7 +121,11 @@ impl<H: Host> Engine<H> {
         protocols.tcp.end_refused(ctx);
         let decisions = ctx.net.decisions.as_ref();
         let is_awaited = |token| decisions.is_some_and(|decisions| decisions.awaits_client(token));
-        let forgotten: Vec<_> = protocols.tcp.undecided().filter(|token| !is_awaited(*token)).collect();
+        let forgotten: Vec<_> = protocols
+            .tcp
+            .undecided()
+            .filter(|token| !is_awaited(*token))
+            .collect();
         for token in forgotten {
             protocols.tcp.abort_client(token, ctx);
         }
@@ -156,7 +159,10 @@ impl<H: Host> Engine<H> {
         let net = &mut engine.net;
         net.policy.owned = old.policy.owned.clone();
         net.policy.forwards = old.policy.forwards.clone();
-        net.decisions = old.decisions.take().map(|decisions| Box::new(decisions.successor()));
+        net.decisions = old
+            .decisions
+            .take()
+            .map(|decisions| Box::new(decisions.successor()));
         net.siblings = old.siblings.take();
         net.ledger = old.ledger.take();
         net.events = old.events.take();

@@ -70,7 +70,10 @@ impl Net {
             delayed_acks,
             delayed_ack_at,
         } = self;
-        debug_assert!(self.origin == Origin::Link && self.reclaimed == 0, "no call is active");
+        debug_assert!(
+            self.origin == Origin::Link && self.reclaimed == 0,
+            "no call is active"
+        );
         to.put(&worker.0);
         let published: Vec<PublishedKey> = config.published.iter().map(|port| port.key()).collect();
         to.put(&published);

@@ -114,9 +114,7 @@ pub(crate) struct Adoption<'f, S> {
 }
 
 impl<'f, S> Adoption<'f, S> {
-    pub(crate) fn new(
-        adopt: &'f mut dyn FnMut(u32, &SocketDescription) -> Result<S, SocketRefused>,
-    ) -> Self {
+    pub(crate) fn new(adopt: &'f mut dyn FnMut(u32, &SocketDescription) -> Result<S, SocketRefused>) -> Self {
         Self {
             adopt,
             next: 0,

@@ -92,7 +92,10 @@ fn record_is_read_as_it_was_written() {
 fn unknown_codes_and_counts_beyond_the_state_are_refused() {
     assert_eq!(loaded::<Shade>(&[3], 1, 0), Err(StateError::Malformed));
     assert_eq!(loaded::<bool>(&[2], 1, 0), Err(StateError::Malformed));
-    assert_eq!(loaded::<core::net::IpAddr>(&[5, 0, 0, 0, 0], 1, 0), Err(StateError::Malformed));
+    assert_eq!(
+        loaded::<core::net::IpAddr>(&[5, 0, 0, 0, 0], 1, 0),
+        Err(StateError::Malformed)
+    );
     assert_eq!(loaded::<Vec<u64>>(&[0xff; 7], 1, 0), Err(StateError::Truncated));
     assert_eq!(
         loaded::<arrayvec::ArrayVec<u8, 2>>(&[3, 0, 0, 0, 1, 1, 1], 1, 0),
@@ -112,7 +115,10 @@ fn times_are_moved_by_the_difference_of_the_clocks() {
 fn envelope_of_another_kind_version_or_length_is_refused() {
     let state = envelope::seal(b"records", Instant(5));
     let opened = envelope::open(&state).unwrap();
-    assert_eq!((opened.records, opened.at, opened.version), (&b"records"[..], Instant(5), STATE_VERSION));
+    assert_eq!(
+        (opened.records, opened.at, opened.version),
+        (&b"records"[..], Instant(5), STATE_VERSION)
+    );
     for len in 0..state.len() {
         assert!(envelope::open(&state[..len]).is_err(), "{len}");
     }
@@ -127,5 +133,8 @@ fn envelope_of_another_kind_version_or_length_is_refused() {
     let next = u8::try_from(STATE_VERSION + 1).unwrap();
     assert_eq!(other(8, next), StateError::Version(STATE_VERSION + 1));
     assert_eq!(other(8, 0), StateError::Version(0));
-    assert_eq!(envelope::open(&vec![0; MOST_BYTES + 1]).unwrap_err(), StateError::Limit);
+    assert_eq!(
+        envelope::open(&vec![0; MOST_BYTES + 1]).unwrap_err(),
+        StateError::Limit
+    );
 }

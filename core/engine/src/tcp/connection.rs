@@ -15,8 +15,8 @@ use crate::Instant;
 use crate::dns::stream::Queries;
 use crate::flow_events::Announcement;
 use crate::pool::{BlockPromise, BlockQueue};
-use crate::timer::Timer;
 use crate::state::{flow_record, record, record_enum};
+use crate::timer::Timer;
 
 /// Key of a connection: address and port of both ends, as the guest sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -87,7 +87,9 @@ impl HalfClosed {
                 check(list.order.insert((share, place), id(index)).is_none())?;
             }
         }
-        let yielding = connections.iter().filter(|(_, _, connection)| connection.pending.yields);
+        let yielding = connections
+            .iter()
+            .filter(|(_, _, connection)| connection.pending.yields);
         check(yielding.count() == list.places.len())?;
         Ok(list)
     }

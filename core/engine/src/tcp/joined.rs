@@ -21,9 +21,9 @@ use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::flow_events::{Announcement, CloseReason, FlowEnds, Grounds};
 use crate::host::{AcceptedConnection, Connect, MoveError, MoveState};
 use crate::slab::Slab;
+use crate::state::{flow_record, record};
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Host, Instant, Kind, Readiness, Transmit};
-use crate::state::{flow_record, record};
 
 /// Number of bytes that one direction of a connection may move in one turn.
 const QUANTUM: usize = 1 << 20;

@@ -223,7 +223,9 @@ impl Negotiation {
             is_established: from.get()?,
             proxy,
         };
-        check(negotiation.unsent.len() <= MOST_UNSENT && negotiation.answers.len() <= 2 * pontoon_proxy::LIMIT)?;
+        check(
+            negotiation.unsent.len() <= MOST_UNSENT && negotiation.answers.len() <= 2 * pontoon_proxy::LIMIT,
+        )?;
         if negotiation.is_connected {
             // These requests are in `unsent`, or were sent.
             negotiation.handshake.take_request();

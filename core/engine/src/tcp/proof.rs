@@ -18,8 +18,8 @@ use crate::ctx::{Ctx, Net};
 use crate::egress::{Unproven, UnprovenCause};
 use crate::flow_events::CloseReason;
 use crate::pool::Pool;
-use crate::{Failure, FlowId, Host, Instant, Transmit};
 use crate::state::{Reader, Record, StateError, Writer, check, record_enum};
+use crate::{Failure, FlowId, Host, Instant, Transmit};
 
 /// Time for the ClientHello, from the end of the handshake with the guest.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -82,8 +82,7 @@ impl LossRecovery {
     /// Returns true if the ranges are in ascending order, and end within the data from `una` to `max`.
     pub(super) fn is_sound(&self, una: Seq, max: Seq) -> bool {
         let is_within = |&(begin, end): &(Seq, Seq)| begin.before(end) && end.after(una) && !end.after(max);
-        self.sacked.iter().all(is_within)
-            && self.sacked.windows(2).all(|pair| !pair[1].0.before(pair[0].1))
+        self.sacked.iter().all(is_within) && self.sacked.windows(2).all(|pair| !pair[1].0.before(pair[0].1))
     }
 
     /// Stores the guest's SACK blocks, as far as they are within the data in flight.

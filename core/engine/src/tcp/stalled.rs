@@ -13,8 +13,8 @@ use super::Tcp;
 use super::connection::{Connection, TcpState};
 use crate::ctx::{Ctx, Net};
 use crate::flow_events::CloseReason;
-use crate::{FlowId, Host, Instant, Transmit};
 use crate::state::record;
+use crate::{FlowId, Host, Instant, Transmit};
 
 /// Time within which a guest has to acknowledge as many bytes as its receive queue contains. The timers for data in
 /// flight and for closed windows handle a connection at least once a minute, so that a stalled connection is detected

@@ -16,9 +16,7 @@ use crate::egress::EgressProtocol;
 use crate::flow_events::CloseReason;
 use crate::policy::Standing;
 use crate::slab::Slab;
-use crate::state::{
-    Adoption, Reader, SocketDescription, SocketKind, Sockets, StateError, Writer, check,
-};
+use crate::state::{Adoption, Reader, SocketDescription, SocketKind, Sockets, StateError, Writer, check};
 use crate::tcp::accept::AcceptedClient;
 use crate::tcp::half_closed::HalfClosed;
 use crate::timer::Timer;
@@ -151,7 +149,12 @@ impl<S> Tcp<S> {
     }
 
     /// Describes the host socket of a connection; `None` if the policy refuses the connection.
-    fn description<T>(&self, connection: &Connection<T>, flow: FlowId, net: &Net) -> Option<SocketDescription> {
+    fn description<T>(
+        &self,
+        connection: &Connection<T>,
+        flow: FlowId,
+        net: &Net,
+    ) -> Option<SocketDescription> {
         let key = &connection.key;
         let negotiation = self.negotiations.get(&flow.index);
         let is_connecting = matches!(connection.state, TcpState::Connecting { .. })
@@ -248,9 +251,8 @@ impl<S> Tcp<S> {
             self.reset(index, ctx);
         }
         let (now, net) = (ctx.now, &*ctx.net);
-        let forbidden = self.indices(|connection| {
-            !connection.is_kept && standing(connection, now, net) == Standing::Refused
-        });
+        let forbidden = self
+            .indices(|connection| !connection.is_kept && standing(connection, now, net) == Standing::Refused);
         forbidden.into_iter().for_each(|index| self.prohibit(index, ctx));
         let (now, net) = (ctx.now, &*ctx.net);
         let without_proof = self.indices(|connection| {
@@ -293,7 +295,10 @@ impl<S> Connection<S> {
         let down = &self.down;
         let is_within = |from: Seq, at: Seq, to: Seq| !at.before(from) && !to.before(at);
         check(is_within(down.una, down.nxt, down.max) && down.max.past(down.una) <= MOST_SENT)?;
-        check(down.fin.is_none_or(|fin| down.max == fin + 1 || !down.max.after(fin)))?;
+        check(
+            down.fin
+                .is_none_or(|fin| down.max == fin + 1 || !down.max.after(fin)),
+        )?;
         check((MIN_MSS..=u32::from(u16::MAX)).contains(&down.mss))?;
         check(down.scale <= MOST_SCALE && down.wnd <= MOST_SENT && down.max_wnd <= MOST_SENT)?;
         check(down.recovery.is_sound(down.una, down.max))?;

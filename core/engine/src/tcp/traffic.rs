@@ -5,8 +5,8 @@ use super::seq::Seq;
 use crate::ctx::Net;
 use crate::egress::EgressProtocol;
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
-use crate::{Instant, Kind};
 use crate::state::record;
+use crate::{Instant, Kind};
 
 /// Byte counter of a connection that counts each sequence number once, even if it is retransmitted.
 #[derive(Clone, Copy, Debug, Default)]

@@ -9,8 +9,8 @@ use hashbrown::HashTable;
 
 use super::peer_ports::{PeerPorts, RulesSeen};
 use crate::Instant;
-use crate::table::{Secret, Table};
 use crate::state::{Reader, StateError, Writer, check, record};
+use crate::table::{Secret, Table};
 
 /// Time for which a peer may send to the guest after the last datagram in either direction (RFC 4787 REQ-5).
 pub(super) const MEMORY: Duration = Duration::from_secs(120);
@@ -347,7 +347,10 @@ impl PeerPool {
             })?;
         for index in self.table.places() {
             let owner = self.table.key(index).0;
-            check(self.find(owner, AddressSide::Remote, self.table.at(index).remote).is_none())?;
+            check(
+                self.find(owner, AddressSide::Remote, self.table.at(index).remote)
+                    .is_none(),
+            )?;
             self.list_remote(index);
             self.list_via(index);
         }

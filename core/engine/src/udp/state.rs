@@ -42,17 +42,18 @@ impl<S> Udp<S> {
         adoption: &mut Adoption<'_, S>,
     ) -> Result<(), StateError> {
         let limits = (net.most_flows(), FAMILIES.len());
-        self.endpoints.load(from, limits, |from, index, generation, (guest, nth)| {
-            let place: u32 = from.get()?;
-            let endpoint = UdpEndpoint::load_record(from)?;
-            endpoint.check((*guest, *nth), net)?;
-            let description = endpoint.description(net.flow(Kind::Udp, index, generation));
-            let socket = adoption.take(place, Some(&description))?;
-            if socket.is_none() {
-                adoption.refuse();
-            }
-            Ok(socket.map(|socket| endpoint.with_sockets(socket)))
-        })?;
+        self.endpoints
+            .load(from, limits, |from, index, generation, (guest, nth)| {
+                let place: u32 = from.get()?;
+                let endpoint = UdpEndpoint::load_record(from)?;
+                endpoint.check((*guest, *nth), net)?;
+                let description = endpoint.description(net.flow(Kind::Udp, index, generation));
+                let socket = adoption.take(place, Some(&description))?;
+                if socket.is_none() {
+                    adoption.refuse();
+                }
+                Ok(socket.map(|socket| endpoint.with_sockets(socket)))
+            })?;
         let mut ports = 0;
         for index in self.endpoints.places() {
             let (guest, nth) = *self.endpoints.key(index);
@@ -75,7 +76,9 @@ impl<S> Udp<S> {
         }
         let most_groups = net.config.published.len() + 2;
         let Self { endpoints, pool, .. } = self;
-        pool.load(from, ports, most_groups, |owner, peer| is_sound(endpoints, owner, peer))?;
+        pool.load(from, ports, most_groups, |owner, peer| {
+            is_sound(endpoints, owner, peer)
+        })?;
         let firsts = self.endpoints.places().into_iter().all(|index| {
             let first = self.endpoints.at(index).peers.first();
             first.is_none_or(|first| is_sound(&self.endpoints, &self.owner(index), first))
@@ -100,7 +103,9 @@ impl<S> Udp<S> {
 
     /// Returns the indices of published ports that have an endpoint.
     pub(crate) fn published(&self) -> impl Iterator<Item = u32> {
-        self.endpoints.iter().filter_map(|(_, endpoint)| endpoint.published)
+        self.endpoints
+            .iter()
+            .filter_map(|(_, endpoint)| endpoint.published)
     }
 
     /// Returns the timer of a flow.

@@ -30,7 +30,10 @@ pub fn succeed(
         let place = place as usize;
         let index = *sockets.get(place).ok_or(SocketRefused)?;
         if descriptions[place] != *description {
-            wrong.push(format!("{:?} is described as {description:?}", descriptions[place]));
+            wrong.push(format!(
+                "{:?} is described as {description:?}",
+                descriptions[place]
+            ));
         }
         if let Err(what) = host.verify(index, description) {
             wrong.push(format!("{index:?} is {what}, but described as {description:?}"));
@@ -46,7 +49,11 @@ pub fn succeed(
     }
     let again = successor.save_state(now);
     if again.bytes != bytes || again.sockets.len() != sockets.len() {
-        let place = again.bytes.iter().zip(&bytes).position(|(one, other)| one != other);
+        let place = again
+            .bytes
+            .iter()
+            .zip(&bytes)
+            .position(|(one, other)| one != other);
         return Err(format!(
             "the successor has another state: {} and {} bytes, which differ at {place:?}",
             bytes.len(),

@@ -40,7 +40,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         },
         host: host(rng),
         workers: WorkersPlan::ONE,
-            hand_overs: 0,
+        hand_overs: 0,
     };
     let guest = guest(rng, limits.mtu);
     let count = rng.pick(&[1, 1, 1, 2, 3, 6]);

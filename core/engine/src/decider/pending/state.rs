@@ -49,7 +49,6 @@ impl Decisions {
     /// Reads what [`Self::save`] has written into this table, which is empty.
     pub(crate) fn load(&mut self, from: &mut Reader<'_>) -> Result<(), StateError> {
         self.sequence = from.get()?;
-        check(self.sequence < 1 << SEQUENCE_BITS)?;
         for _ in 0..from.count(MOST_PENDING)? {
             let token = DecisionToken(from.get()?);
             let decision: Pending = from.get()?;
@@ -68,7 +67,10 @@ impl Decisions {
             self.deadlines.push_back((at, DecisionToken(token)));
         }
         // Each decision has a deadline.
-        let pending = self.deadlines.iter().filter(|(_, token)| self.pending.contains_key(token));
+        let pending = self
+            .deadlines
+            .iter()
+            .filter(|(_, token)| self.pending.contains_key(token));
         check(pending.count() == self.pending.len())
     }
 
@@ -94,7 +96,8 @@ impl Pending {
         match &self.kept {
             Kept::Frame(frame) => {
                 let head = frame.len.min(HEAD);
-                let is_head = frame.head.len() <= head && (frame.bytes.is_empty() || frame.head.len() == head);
+                let is_head =
+                    frame.head.len() <= head && (frame.bytes.is_empty() || frame.head.len() == head);
                 let has_all = frame.bytes.is_empty()
                     || frame.bytes.len() == frame.len && frame.bytes.starts_with(&frame.head);
                 self.key.is_some() && is_head && has_all

@@ -22,9 +22,9 @@ impl<S> JoinedTable<S> {
         } = self;
         let mut places = Vec::new();
         for (index, generation, connection) in connections.iter() {
-            let [outer, inner] = connection.descriptions([Kind::Joined, Kind::JoinedGuest].map(|kind| {
-                net.flow(kind, index, generation)
-            }));
+            let [outer, inner] = connection.descriptions(
+                [Kind::Joined, Kind::JoinedGuest].map(|kind| net.flow(kind, index, generation)),
+            );
             let outer = sockets.add(&connection.outer, outer);
             let inner = connection.inner.as_ref().map(|socket| sockets.add(socket, inner));
             places.push((outer, inner));
@@ -49,9 +49,9 @@ impl<S> JoinedTable<S> {
             let (outer, inner): (u32, Option<u32>) = from.get()?;
             let connection = JoinedConnection::load_record(from)?;
             check(inner.is_some() || !connection.is_connected)?;
-            let descriptions = connection.descriptions([Kind::Joined, Kind::JoinedGuest].map(|kind| {
-                net.flow(kind, index, generation)
-            }));
+            let descriptions = connection.descriptions(
+                [Kind::Joined, Kind::JoinedGuest].map(|kind| net.flow(kind, index, generation)),
+            );
             let is_permitted = connection.is_permitted(net);
             let [outer_is, inner_is] = descriptions.each_ref().map(|it| is_permitted.then_some(it));
             let outer = adoption.take(outer, outer_is)?;
@@ -137,8 +137,7 @@ impl<S> AcceptedClient<S> {
         let place = from.get()?;
         let (published, guest) = from.get()?;
         let peer = from.get()?;
-        let is_permitted =
-            is_published(&published, net) && published.guest(&net.config.plan) == Some(guest);
+        let is_permitted = is_published(&published, net) && published.guest(&net.config.plan) == Some(guest);
         let description = client_description(&published, net);
         let Some(socket) = adoption.take(place, is_permitted.then_some(&description))? else {
             adoption.refuse();
@@ -158,7 +157,10 @@ fn client_description(published: &Published, net: &Net) -> SocketDescription {
 
 impl<S> Tcp<S> {
     /// Resets the clients of restored connections whose other socket was refused.
-    pub(in crate::tcp) fn end_lost_joined<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
+    pub(in crate::tcp) fn end_lost_joined<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        ctx: &mut Ctx<'_, H, T>,
+    ) {
         for socket in core::mem::take(&mut self.joined.lost) {
             ctx.host.abort(socket);
         }
