@@ -9,8 +9,8 @@
 //! engine. Host sockets are not in the state, but their descriptions. A state that contradicts itself is refused as a whole; a
 //! flow whose socket is refused is ended alone.
 //!
-//! A structure with state lists its fields in [`record!`] or [`flow_record!`] beside its definition, and does not compile
-//! without one of them. docs/state.md has the rules for new fields.
+//! A structure with state lists its fields in `record!` or `flow_record!` beside its definition, and does not compile without
+//! one of them. docs/state.md has the rules for new fields.
 
 mod codec;
 mod engine;
