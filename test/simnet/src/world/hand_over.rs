@@ -44,6 +44,7 @@ impl<G: Guest> SimWorld<G> {
     /// and the engine goes on.
     pub(super) fn hand_over(&mut self) -> Result<(), String> {
         let rate = self.hand_overs.rate;
+        let panics = self.host.panics();
         let Some(rng) = &mut self.hand_overs.rng else {
             return Ok(());
         };
@@ -58,7 +59,7 @@ impl<G: Guest> SimWorld<G> {
             successors.push(succeed(engine, siblings, rng.key(), &mut self.host, self.now)?);
         }
         // A handler that has panicked may have left a claim without a flow.
-        if let (Some(old), Some(new), 0) = (&self.mesh, &mesh, self.counters().panics)
+        if let (Some(old), Some(new), 0) = (&self.mesh, &mesh, panics)
             && old.registered() != new.registered()
         {
             return Err(format!(
