@@ -15,6 +15,7 @@ mod proof;
 mod refused;
 mod rule;
 mod selection;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ use std::sync::Arc;
 use pontoon_names::HostName;
 
 use crate::Instant;
+use crate::state::record_enum;
 use name::{AddressUse, LearnedDomain, LearnedDomains, Renewal};
 
 pub(crate) use answer::DnsAnswer;
@@ -111,6 +113,16 @@ pub enum DecisionGround {
     /// The flow that the rules permit uses the upstream proxy.
     Proxy,
 }
+
+record_enum! { DecisionGround {
+    0 = Rule(place),
+    1 = Unlisted,
+    2 = Resolver,
+    3 = TlsOnly(place),
+    4 = Decider,
+    5 = Redirect,
+    6 = Proxy,
+} }
 
 /// Decision of the egress rules about a destination, with its ground.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ mod down;
 mod enforce;
 mod events;
 mod requested;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ use crate::host::DatagramMeta;
 use crate::icmp_errors::{self, SendFailure};
 use crate::local::icmp_error::{self, Reason};
 use crate::path_mtu::Treatment;
+use crate::state::flow_record;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
@@ -66,6 +68,10 @@ struct Echo<S> {
     /// True if the socket's error queue may have entries.
     troubled: bool,
 }
+
+flow_record! { Echo {
+    opened, used, traffic, announcement, asked, answered, seq, queued, troubled,
+} sockets { socket: S } elsewhere { timer = Timer::default() } }
 
 impl<S> Icmp<S> {
     /// Creates a table without echo ids.

@@ -6,6 +6,7 @@
 mod calls;
 mod conn;
 mod datagram;
+pub mod hand_over;
 
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroUsize;

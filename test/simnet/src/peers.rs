@@ -37,7 +37,7 @@ struct MeshState {
 }
 
 /// A frame in an inbox, with its offload metadata.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct QueuedFrame {
     offload: Offload,
     bytes: Vec<u8>,
@@ -67,6 +67,33 @@ impl SimMesh {
             mesh: self.clone(),
             me,
         }
+    }
+
+    /// Returns the mesh of a successor, without flows. It has the frames that the inboxes of this one contain.
+    pub(crate) fn successor(&self) -> Self {
+        let old = &mut *self.lock();
+        let inboxes: Vec<VecDeque<QueuedFrame>> = old
+            .inboxes
+            .iter()
+            .map(|inbox| inbox.iter().cloned().collect())
+            .collect();
+        Self(Arc::new(Mutex::new(MeshState {
+            inboxes,
+            room: old.room,
+            flow_due: old.flow_due,
+            guest_mac: old.guest_mac,
+            wrong: old.wrong.clone(),
+            ..MeshState::default()
+        })))
+    }
+
+    /// Returns a text for each of the counts and keys that workers have registered, to compare them with those of a successor.
+    pub(crate) fn registered(&self) -> String {
+        let state = self.lock();
+        format!(
+            "{:?} {} {:?} {:?} {:?}",
+            state.owners, state.flows, state.clients, state.evictable, state.ports
+        )
     }
 
     /// Returns the number of frames in the inbox of a worker.

@@ -93,6 +93,8 @@ pub struct ScenarioResult {
     pub keepalives: usize,
     /// Number of frames that the simulated link has rejected.
     pub rejected: u64,
+    /// Number of times that the engine was replaced by a successor.
+    pub hand_overs: u64,
     /// Duration of the run in virtual time.
     pub virtual_time: Duration,
 }
@@ -109,6 +111,18 @@ impl Scenario {
     pub fn with_workers(seed: u64) -> Self {
         let mut scenario = draw::scenario(seed);
         scenario.world.workers = draw::workers(seed);
+        scenario
+    }
+
+    /// Returns the scenario that `seed` determines, with one to four workers, in which the engine is replaced by successors with
+    /// its state.
+    #[must_use]
+    pub fn with_hand_overs(seed: u64) -> Self {
+        let mut scenario = match seed % 2 {
+            0 => Self::from_seed(seed),
+            _ => Self::with_workers(seed),
+        };
+        scenario.world.hand_overs = draw::hand_overs(seed);
         scenario
     }
 
@@ -214,6 +228,7 @@ impl Scenario {
                 .count(),
             keepalives: world.host.reports().filter(|report| report.keepalive).count(),
             rejected: world.link.rejected(),
+            hand_overs: world.hand_overs(),
             virtual_time: world.now().since(start),
         }
     }

@@ -34,12 +34,14 @@ use vm_memory::VolatileSlice;
 use crate::app::Script;
 use crate::clock::earlier;
 use crate::frames::{Packet, Segment};
+use crate::host::hand_over::succeed;
 use crate::host::{ConnectResult, HostPlan, SimHost};
 use crate::link::{LinkPlan, SimLink};
 use crate::rng::Rng;
 use crate::settings::{GUEST_V4, SERVER_V4, addressing, config};
 use crate::streams;
 use crate::turn;
+use crate::world::hand_over::ALWAYS;
 
 /// The TCP flag FIN.
 pub const FIN: Flags = Flags::FIN;
@@ -108,6 +110,8 @@ pub struct Given {
     counters: Counters,
     /// The engine's initial sequence number.
     iss: u32,
+    /// Number of steps after which the engine may be replaced by a successor with its state; `None` if it is not.
+    steps: Option<u32>,
 }
 
 impl Given {
@@ -131,6 +135,7 @@ impl Given {
             out: VecDeque::new(),
             counters: Counters::default(),
             iss: 0,
+            steps: std::env::var_os(ALWAYS).map(|_| 0),
         };
         given.host.tick(START);
         given.link.tick(START);
@@ -383,6 +388,15 @@ impl Given {
         crate::pattern::bytes(streams::down(PORT), at, len)
     }
 
+    /// Replaces the engine by a successor with its state.
+    pub fn hand_over(&mut self) {
+        let seed = [self.now.0 as u8; 32];
+        let successor = succeed(&mut self.engine, None, seed, &mut self.host, self.now);
+        self.engine = successor.unwrap_or_else(|error| panic!("{error}"));
+        self.engine
+            .handle_restored(&mut self.link, &mut self.host, self.now);
+    }
+
     fn turn(&mut self) {
         self.link.tick(self.now);
         self.host.tick(self.now);
@@ -402,6 +416,13 @@ impl Given {
             self.engine.handle_idle(&mut self.link, &mut self.host, self.now);
         }
         self.link.flush();
+        if let Some(steps) = &mut self.steps {
+            *steps += 1;
+            // Transcripts with thousands of steps repeat them.
+            if *steps < 64 || steps.is_multiple_of(32) {
+                self.hand_over();
+            }
+        }
         for (offload, frame) in self.link.take() {
             let parsed = Packet::parse(offload, &frame);
             let (_, packet) = parsed.unwrap_or_else(|error| panic!("{error} in {frame:02x?}"));

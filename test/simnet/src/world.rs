@@ -1,6 +1,8 @@
 //! The simulated world: runs guest, network, engine and host in virtual time, and fails if a check of one of them
 //! fails.
 
+pub(crate) mod hand_over;
+
 use core::fmt::Write as _;
 use core::time::Duration;
 
@@ -20,6 +22,7 @@ use crate::net::{Impairment, Pipe};
 use crate::peers::SimMesh;
 use crate::rng::Rng;
 use crate::turn;
+use hand_over::HandOvers;
 
 /// The configuration of a world, except its applications.
 #[derive(Clone, Debug)]
@@ -40,6 +43,8 @@ pub struct WorldPlan {
     pub host: HostPlan,
     /// Number and steering of the engine's workers.
     pub workers: WorkersPlan,
+    /// Number of turns in 100,000 after which the engine is replaced by a successor with its state.
+    pub hand_overs: u32,
 }
 
 /// Number and steering of the workers of an engine.
@@ -83,6 +88,7 @@ pub struct SimWorld<G> {
     merging: Merging,
     loose: bool,
     missteering: u32,
+    hand_overs: HandOvers,
     rng: Rng,
     now: Instant,
     start: Instant,
@@ -112,6 +118,7 @@ impl<G: Guest> SimWorld<G> {
             workers,
             mesh,
             missteering: plan.workers.missteering,
+            hand_overs: HandOvers::new(plan.hand_overs, &mut rng),
             host: SimHost::new(plan.host, rng.fork()),
             guest: guest(rng.fork()),
             link: SimLink::new(plan.link, rng.fork()),
@@ -174,6 +181,7 @@ impl<G: Guest> SimWorld<G> {
         self.link.tick(self.now);
         self.guest_turn();
         self.engine_turn()?;
+        self.hand_over()?;
         self.judge()?;
         Ok(true)
     }

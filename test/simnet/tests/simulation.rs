@@ -36,6 +36,7 @@ struct SeedResults {
     gave_up: usize,
     broken: usize,
     unopened: usize,
+    hand_overs: u64,
 }
 
 impl SeedResults {
@@ -46,6 +47,7 @@ impl SeedResults {
                 self.gave_up += run.gave_up;
                 self.broken += run.broken;
                 self.unopened += run.unopened;
+                self.hand_overs += run.hand_overs;
                 for (name, value) in run.counters.iter() {
                     *self.moved.entry(name).or_default() += u64::from(value > 0);
                 }
@@ -75,6 +77,18 @@ fn many_seeds_with_workers() {
     judge("one_seed_with_workers", 5_000, Scenario::with_workers, &exercised);
 }
 
+/// Simulates worlds whose engine is replaced by successors with its state, with one worker and with several.
+#[test]
+fn many_seeds_with_hand_overs() {
+    let exercised = [&EXERCISED[..], &["handed_over"]].concat();
+    judge(
+        "one_seed_with_hand_overs",
+        2_000,
+        Scenario::with_hand_overs,
+        &exercised,
+    );
+}
+
 /// Simulates as many seeds as `PONTOON_SEEDS` specifies. `again` is the name of the test that runs a single seed.
 fn judge(again: &str, count: u64, scenario: fn(u64) -> Scenario, exercised: &[&str]) {
     let count: u64 = std::env::var("PONTOON_SEEDS").map_or(count, |count| count.parse().expect("a number"));
@@ -101,6 +115,7 @@ fn judge(again: &str, count: u64, scenario: fn(u64) -> Scenario, exercised: &[&s
         gave_up,
         broken,
         unopened,
+        hand_overs,
     } = tally.into_inner().expect("panics are caught");
     failures.sort();
     for (seed, what) in &failures {
@@ -112,7 +127,7 @@ fn judge(again: &str, count: u64, scenario: fn(u64) -> Scenario, exercised: &[&s
     }
     eprintln!(
         "{count} seeds: {gave_up} applications gave up on a lost reset, smoltcp broke {broken} connections, \
-         {unopened} never reached the guest"
+         {unopened} never reached the guest, {hand_overs} hand-overs"
     );
     assert!(failures.is_empty(), "{} of {count} seeds fail", failures.len());
     let enough = count / 400;
@@ -140,6 +155,12 @@ fn judge(again: &str, count: u64, scenario: fn(u64) -> Scenario, exercised: &[&s
 #[test]
 fn one_seed() {
     show(Scenario::from_seed);
+}
+
+/// Runs the seed in `PONTOON_SEED` with hand-overs, and prints its packets if it fails.
+#[test]
+fn one_seed_with_hand_overs() {
+    show(Scenario::with_hand_overs);
 }
 
 /// Runs the seed in `PONTOON_SEED` with several workers, and prints its packets if it fails.

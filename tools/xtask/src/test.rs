@@ -77,6 +77,17 @@ pub(crate) fn run() -> Result<bool> {
     step(&mut tally, "build tests", build, BUILD)?;
     let unit = &mut cargo(&["test", "--workspace", "--no-fail-fast"]);
     tally.harness("unit and simulation", unit, UNIT)?;
+    let handed_over = &mut cargo(&[
+        "test",
+        "--package",
+        "pontoon-simnet",
+        "--test",
+        "transcripts",
+        "--test",
+        "directed",
+    ]);
+    handed_over.env("PONTOON_HAND_OVERS", "1");
+    tally.harness("transcripts with hand-overs", handed_over, UNIT)?;
     for (name, mut command) in profiles::steps()? {
         step(&mut tally, &name, &mut command, BUILD)?;
     }

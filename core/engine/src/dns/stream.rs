@@ -7,6 +7,7 @@
 use vm_memory::VolatileSlice;
 
 use super::message;
+use crate::state::record;
 use crate::{Counters, Failure, Host, Instant};
 
 /// The parser's position in the queries of a DNS client over TCP.
@@ -21,6 +22,8 @@ pub(crate) struct Queries {
     /// Length of the current message, as far as its two octets were forwarded.
     length: u16,
 }
+
+record! { Queries { last_message, has_news, passed, length } }
 
 /// Error: the stream contains a message that is not a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -100,6 +100,39 @@ impl ProxyNames {
         number(address).is_some_and(|number| self.lock().touch(number, now))
     }
 
+    /// Returns all names with their numbers and the times of their last use, and the number that is tried first for the next name.
+    pub(super) fn entries(&self) -> (Vec<(u32, HostName, Instant)>, Option<u32>) {
+        let table = self.lock();
+        let entry = |(number, (name, used)): (&u32, &(HostName, Instant))| (*number, name.clone(), *used);
+        (table.entries.iter().map(entry).collect(), table.next)
+    }
+
+    /// Adds a name with its number. Returns false if the name or the number is another one's, or there are too many names.
+    pub(super) fn restore(&self, number: u32, name: HostName, used: Instant) -> bool {
+        let mut table = self.lock();
+        match table.numbers.get(&name) {
+            // The name is known already in this process.
+            Some(&known) => known == number,
+            None if table.entries.contains_key(&number)
+                || number >= NUMBERS
+                || table.entries.len() >= MOST_NAMES as usize =>
+            {
+                false
+            }
+            None => {
+                table.by_use.insert((used, number));
+                table.numbers.insert(name.clone(), number);
+                table.entries.insert(number, (name, used));
+                true
+            }
+        }
+    }
+
+    /// Sets the number that is tried first for the next name.
+    pub(super) fn set_next(&self, next: Option<u32>) {
+        self.lock().next = next.map(|next| next % NUMBERS);
+    }
+
     /// Locks the table even after another worker has panicked with the lock. A name may be missing then.
     fn lock(&self) -> std::sync::MutexGuard<'_, NameTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

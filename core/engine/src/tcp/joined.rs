@@ -6,6 +6,8 @@
 //! socket until the other socket accepts them, which is also the back-pressure. If nothing in the guest accepts the
 //! connection, the client is forwarded over the link, which refuses it with the guest's own reply.
 
+mod state;
+
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -20,6 +22,7 @@ use crate::flow_events::{Announcement, CloseReason, FlowEnds, Grounds};
 use crate::host::{AcceptedConnection, Connect, KeepaliveTimes, MoveError, MoveState};
 use crate::siblings::ClientShare;
 use crate::slab::Slab;
+use crate::state::{flow_record, record};
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Host, Instant, Kind, Readiness, Transmit};
 
@@ -69,6 +72,10 @@ pub(super) struct JoinedConnection<S> {
     announcement: Announcement,
 }
 
+flow_record! { JoinedConnection {
+    published, client, server, to, grounds, is_connected, forth, back, is_queued, opened, announcement,
+} sockets { accepted: S, connected: Option<S> } elsewhere { timer = Timer::default() } }
+
 /// State of one direction of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Direction {
@@ -81,6 +88,8 @@ struct Direction {
     /// Number of bytes that were moved.
     moved: u64,
 }
+
+record! { Direction { is_readable, is_writable, has_ended, moved } }
 
 /// Result of moving the data of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -639,6 +648,8 @@ pub(super) struct JoinedTable<S> {
     /// Connections that wait for a socket of the guest's network namespace, in the order of their clients; some of them may have
     /// ended.
     waiting: VecDeque<FlowId>,
+    /// Sockets of a restored state whose connections end, because the policy or the caller has refused the other one.
+    lost: Vec<S>,
     /// Connections whose guest has ended its direction; some of them may have ended.
     half_closed: VecDeque<HalfClosed>,
 }
@@ -651,6 +662,8 @@ struct HalfClosed {
     since: Instant,
     moved: u64,
 }
+
+record! { HalfClosed { id, since, moved } }
 
 impl<S> JoinedTable<S> {
     /// Adds a connection to those whose guest has ended its direction. Connections that have ended are removed from the list once
@@ -685,6 +698,7 @@ impl<S> Default for JoinedTable<S> {
             connections: Slab::default(),
             waiting: VecDeque::new(),
             half_closed: VecDeque::new(),
+            lost: Vec::new(),
         }
     }
 }

@@ -35,7 +35,7 @@ pub(super) enum Phase {
 /// A TCP connection of the simulated host: both queues of the engine's socket, and the peer with its script.
 #[derive(Debug)]
 pub(super) struct SimConnection {
-    flow: Option<FlowId>,
+    pub(super) flow: Option<FlowId>,
     port: u16,
     pub(super) listener: u32,
     /// True for a program in the guest's network namespace, which is at the guest's end of the streams.

@@ -62,6 +62,17 @@ impl DatagramSockets {
         self.sockets[index].held
     }
 
+    /// Returns the number of sockets that were opened.
+    pub(super) fn len(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// Returns the flow for whose events a socket is registered, and its peer.
+    pub(super) fn registered(&self, index: usize) -> (Option<FlowId>, Option<SocketAddr>) {
+        let socket = &self.sockets[index];
+        (Some(socket.flow).filter(|_| socket.held), socket.peer)
+    }
+
     pub(super) fn is_published(&self, index: u32) -> bool {
         self.published(index).is_some()
     }

@@ -40,6 +40,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         },
         host: host(rng),
         workers: WorkersPlan::ONE,
+        hand_overs: 0,
     };
     let guest = guest(rng, limits.mtu);
     let count = rng.pick(&[1, 1, 1, 2, 3, 6]);
@@ -60,6 +61,10 @@ pub(super) fn workers(seed: u64) -> WorkersPlan {
         missteering: rng.pick(&[0, 50, 500, 1000]),
         room: rng.pick(&[16, 256]),
     }
+}
+
+pub(super) fn hand_overs(seed: u64) -> u32 {
+    Rng::new(seed ^ 0x5ca1e).pick(&[100, 300, 1_000, 5_000])
 }
 
 pub(super) fn calm(guest: GuestPlan, connection: ScenarioConnection) -> Scenario {
@@ -93,6 +98,7 @@ pub(super) fn calm(guest: GuestPlan, connection: ScenarioConnection) -> Scenario
             },
             host: HostPlan::default(),
             workers: WorkersPlan::ONE,
+            hand_overs: 0,
         },
         guest,
         connections: vec![connection],

@@ -14,6 +14,22 @@ fn engine_stays_within_its_limits() {
     chance(3_000, 400, engine::run);
 }
 
+/// Tests states of the engine with random scripts, unmodified and modified ones.
+#[test]
+fn restored_engine_stays_within_its_limits() {
+    chance(3_000, 400, engine::state::run);
+    chance(3_000, 400, |script| {
+        // Most scripts have a hand-over of each kind.
+        let script: Vec<u8> = script
+            .chunks(40)
+            .zip([0xfe, 0xff].into_iter().cycle())
+            .flat_map(|(part, step)| [part, &[step]].concat())
+            .collect();
+        engine::state::run(&script);
+    });
+    chance(3_000, 400, engine::state::run_octets);
+}
+
 #[test]
 fn random_frames_are_parsed_or_refused() {
     chance(20_000, 200, frame::run);

@@ -19,6 +19,12 @@ use crate::script::Script;
 #[derive(Debug)]
 pub(crate) struct HeldSocket(usize);
 
+impl HeldSocket {
+    pub(crate) const fn place(&self) -> usize {
+        self.0
+    }
+}
+
 /// A host with arbitrary results. It owns the script from which all parts of the test read.
 pub(crate) struct HostileHost<'s> {
     pub(crate) script: Script<'s>,
@@ -102,6 +108,12 @@ impl<'s> HostileHost<'s> {
     /// Returns the number of open sockets.
     pub(crate) fn open(&self) -> usize {
         self.sockets.iter().filter(|socket| socket.open).count()
+    }
+
+    /// Registers a socket of an engine for the flow of its successor.
+    pub(crate) fn adopt(&mut self, socket: usize, flow: FlowId) -> HeldSocket {
+        self.sockets[socket].flow = flow;
+        HeldSocket(socket)
     }
 
     /// Returns an event for a random socket: data, end of stream, an error, or a spurious event.

@@ -151,9 +151,9 @@ fn one_address(context: &Context, family: Family) -> Result<()> {
         "a connection was opened"
     );
     // A proxy that does not run is a reset after the proof.
-    let dead = options(further);
+    let stopped = options(further);
     drop(proxy);
-    let (text, records) = far.run_with(&dead, &rules, &request("other.test"))?;
+    let (text, records) = far.run_with(&stopped, &rules, &request("other.test"))?;
     ensure!(text.contains("curl: (35)"), "{text}");
     let closed = records.iter().find(|record| record["type"] == "closed");
     ensure!(
