@@ -5,6 +5,7 @@ pub mod environment;
 mod exit_reason;
 mod process;
 pub mod restart_policy;
+pub mod run_state;
 pub mod spawn;
 pub mod stderr_pipe;
 pub mod stdio;

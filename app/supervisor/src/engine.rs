@@ -22,9 +22,11 @@ use crate::guest::socket_helper::SocketHelper;
 use crate::host::replace_raw_icmp;
 use crate::publish::{disconnect_last, reopen_ports};
 use crate::statistics::Statistics;
+use hang_watch::HangWatch;
 use ports::{PortIndexes, change_ports};
 
 mod child;
+mod hang_watch;
 mod ports;
 
 /// Engine process, and the state from which the supervisor restarts it. Dropping this value ends the process.
@@ -47,6 +49,7 @@ pub(crate) struct Engine {
     /// Namespaces of the first engine process. A later one that would have fewer of them is not started.
     namespaces: Option<Namespaces>,
     restart_policy: RestartPolicy,
+    hang_watch: HangWatch,
 }
 
 type EngineProcess = ChildProcess<Update, Report>;
@@ -91,6 +94,7 @@ impl Engine {
         let process = child::start(&mut setup, &ports, &attachment, require_sandbox, &mut namespaces)?;
         let published = setup.config.published.iter().enumerate();
         let indexes = published.map(|(place, port)| (port.key(), place));
+        let hang_watch = HangWatch::new(statistics.workers(), Instant::now());
         Ok(Self {
             state: ProcessState::Running(process),
             indexes: indexes.collect(),
@@ -103,6 +107,7 @@ impl Engine {
             require_sandbox,
             namespaces,
             restart_policy: RestartPolicy::default(),
+            hang_watch,
         })
     }
 
@@ -195,7 +200,28 @@ impl Engine {
             &mut self.namespaces,
         )?;
         self.state = ProcessState::Running(process);
+        self.hang_watch = HangWatch::new(self.statistics.workers(), Instant::now());
         Ok(())
+    }
+
+    /// Returns the time to call [`Self::look_for_hang`], if an engine runs.
+    #[must_use]
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        let runs = self.state.process().is_some_and(|process| !process.has_failed());
+        runs.then(|| self.hang_watch.next())
+    }
+
+    /// Kills the engine if it hangs. [`Self::replace`] then replaces it like an engine that has crashed.
+    pub(crate) fn look_for_hang(&mut self, now: Instant) {
+        let Some(process) = self.state.process_mut() else {
+            return;
+        };
+        let table = self.statistics.table();
+        let began = |worker| table.turn_began(worker);
+        if let Some(time) = self.hang_watch.look(now, began, process.run_state()) {
+            process.fail(&format!("a worker has been in one turn of its loop for {time:?}"));
+            process.kill();
+        }
     }
 
     /// Returns the engine's pidfd, which is readable when the engine has exited.

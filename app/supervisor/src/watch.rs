@@ -70,6 +70,8 @@ enum Source {
     /// The command was stopped, or the terminal has sent it a signal.
     Job,
     Engine,
+    /// The engine is to be checked for a hang.
+    EngineHang,
     SocketHelper,
     Signals,
     Addresses,
@@ -178,6 +180,7 @@ impl Watch {
             (Source::Files, self.files.deadline()),
             (Source::Files, resolvers),
             (Source::Engine, self.engine.next_turn()),
+            (Source::EngineHang, self.engine.next_look()),
             (Source::RoomForUpdates, self.engine.next_flush()),
             (Source::Log, output::next_turn()),
             (Source::Events, events.and_then(Events::deadline)),
@@ -262,6 +265,7 @@ impl Watch {
                     }
                 }
             },
+            Source::EngineHang => self.engine.look_for_hang(Instant::now()),
             Source::SocketHelper => self.engine.replace_helper(Instant::now()),
             Source::Signals => {
                 while let Some(signal) = self.signals.take().context("cannot read signals")? {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use std::{array, io};
 
 use pontoon_engine::histogram::Quantity;
-use pontoon_engine::{Counters, Histograms, WorkerId, counters, histograms};
+use pontoon_engine::{Counters, Histograms, Instant, WorkerId, counters, histograms};
 use pontoon_link::{BURSTS, LinkCounters};
 use pontoon_sandbox::Layers;
 use pontoon_sys::inherited;
@@ -77,7 +77,8 @@ const PROCESS: Section = LINK.then(ProcessCounters::COUNT);
 const ENGINE_HISTOGRAMS: Section = PROCESS.then(Histograms::COUNT);
 const WORKER_HISTOGRAMS: Section = ENGINE_HISTOGRAMS.then(WorkerHistograms::COUNT);
 
-/// The words of a [`Row`]. In the table the generation of the egress rules follows, then their hits.
+/// The words of a [`Row`]. In the table the generation of the egress rules follows, then their hits; the last word is the time
+/// at which the worker's present turn began.
 const WORDS: usize = WORKER_HISTOGRAMS.then(0).start;
 
 /// The two counts after those of the rules: destinations that no allow rule names, and other resolvers.
@@ -225,6 +226,13 @@ impl StatsTable {
         (current.load(Ordering::Relaxed) == generation).then_some(hits)
     }
 
+    /// Returns the time at which the present turn of a worker's loop began, in nanoseconds of its clock; 0 if the worker sleeps.
+    #[must_use]
+    pub fn turn_began(&self, worker: u8) -> u64 {
+        let word = self.row(worker).last();
+        word.map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
     /// Sets all words to zero, when no engine runs.
     pub fn clear(&self) {
         for word in self.words.iter() {
@@ -265,10 +273,29 @@ impl StatsTable {
 
 /// Returns the number of words in a row of a table for `rules` rules.
 fn row_len(rules: usize) -> usize {
-    (WORDS + 1 + rules + BESIDE_RULES).next_multiple_of(ALIGNMENT)
+    (WORDS + 1 + rules + BESIDE_RULES + 1).next_multiple_of(ALIGNMENT)
 }
 
 impl RowWriter {
+    /// Records that a turn of the worker's loop begins at the time `now`.
+    #[inline]
+    pub fn begin_turn(&self, now: Instant) {
+        self.set_turn(now.0);
+    }
+
+    /// Records that the worker is about to sleep.
+    #[inline]
+    pub fn end_turn(&self) {
+        self.set_turn(0);
+    }
+
+    #[inline]
+    fn set_turn(&self, began: u64) {
+        if let Some(word) = self.table.words.get(self.start + self.table.row - 1) {
+            word.store(began, Ordering::Relaxed);
+        }
+    }
+
     /// Copies a worker's statistics to its row. `changed` is the generation of the egress rules, which is never 0, and hits as
     /// [`StatsTable::hits`] returns them; `None` if neither has changed.
     ///

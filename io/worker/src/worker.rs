@@ -161,6 +161,7 @@ impl<L: Link> Worker<L> {
             stop_at,
         } = state;
         let begin = now();
+        self.stats.begin_turn(begin);
         pending.note_events(events);
         if let Some(handle) = &self.handle {
             self.engine.set_guest_mac(handle.guest_mac());
@@ -225,6 +226,9 @@ impl<L: Link> Worker<L> {
         };
         if let Some(doorbell) = &mut self.doorbell {
             doorbell.notify();
+        }
+        if timeout != Some(Duration::ZERO) {
+            self.stats.end_turn();
         }
         Ok(Turn::Wait(timeout))
     }

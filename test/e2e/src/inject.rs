@@ -128,6 +128,65 @@ impl TracedProcess {
     }
 }
 
+/// An engine that is stopped by ptrace in a turn of its loop, at the beginning of a system call.
+pub(crate) struct StoppedTurn {
+    pid: libc::pid_t,
+    /// Address of the instruction after the call.
+    next: u64,
+}
+
+/// Encoding of an instruction that jumps to itself, on a little-endian CPU.
+const ENDLESS: u64 = 0xfe_eb;
+
+/// System calls in which a worker waits between two turns.
+const WAITS: [libc::c_long; 4] = [
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_restart_syscall,
+];
+
+impl StoppedTurn {
+    /// Stops `engine`, which must have one worker, in the turn after `wake` has caused an event.
+    pub(crate) fn take(engine: Process, wake: impl FnOnce() -> Result<()>) -> Result<Self> {
+        let pid = engine.id().cast_signed();
+        wait_until("the engine sleeps", Duration::from_secs(5), || engine.sleeps())?;
+        ptrace(libc::PTRACE_SEIZE, pid, 0, libc::PTRACE_O_TRACESYSGOOD as u64).context("cannot attach")?;
+        ptrace(libc::PTRACE_INTERRUPT, pid, 0, 0)?;
+        stopped(pid)?;
+        wake()?;
+        for _ in 0..MOST_STEPS {
+            ptrace(libc::PTRACE_SYSCALL, pid, 0, 0)?;
+            ensure!(stopped(pid)?.is_none(), "the engine was killed");
+            let registers = registers(pid)?;
+            if !WAITS.contains(&registers.orig_rax.cast_signed()) {
+                let next = registers.rip;
+                return Ok(Self { pid, next });
+            }
+        }
+        bail!("the engine has no event")
+    }
+
+    /// Lets the engine continue with an endless loop behind the system call.
+    pub(crate) fn hang(self) -> Result<()> {
+        let code = ptrace(libc::PTRACE_PEEKTEXT, self.pid, self.next, 0)?.cast_unsigned();
+        ptrace(
+            libc::PTRACE_POKETEXT,
+            self.pid,
+            self.next,
+            code & !0xffff | ENDLESS,
+        )?;
+        ptrace(libc::PTRACE_DETACH, self.pid, 0, 0)?;
+        Ok(())
+    }
+
+    /// Leaves the engine stopped by a signal.
+    pub(crate) fn leave_stopped(self) -> Result<()> {
+        ptrace(libc::PTRACE_DETACH, self.pid, 0, libc::SIGSTOP as u64)?;
+        Ok(())
+    }
+}
+
 /// Largest number of instructions of a signal handler and its return.
 const MOST_STEPS: u32 = 10_000;
 

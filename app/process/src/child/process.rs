@@ -13,6 +13,7 @@ use rustix::process::Pid;
 
 use super::environment;
 use super::exit_reason::ExitReason;
+use super::run_state::RunState;
 use super::spawn::{self, Child};
 use super::stderr_pipe::StderrPipe;
 use crate::error::{Context as _, Error};
@@ -210,6 +211,12 @@ impl<S, R> ChildProcess<S, R> {
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.child.pid()
+    }
+
+    /// Returns the state of the process; `None` if it has exited, or `/proc` does not show it.
+    #[must_use]
+    pub fn run_state(&self) -> Option<RunState> {
+        RunState::of(&self.child)
     }
 
     /// Returns the pidfd of the process, which is readable when the process has exited.

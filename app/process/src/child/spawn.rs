@@ -70,6 +70,20 @@ impl Child {
         self.signal(libc::SIGKILL);
     }
 
+    /// Returns true if a signal has stopped the child, or if it was continued since the last call.
+    #[must_use]
+    pub(super) fn was_stopped(&self) -> bool {
+        let has = |options| {
+            matches!(
+                waitid(WaitId::PidFd(self.fd()), options | WaitIdOptions::NOHANG),
+                Ok(Some(_))
+            )
+        };
+        // The stop is left to be found by the next call, and the continuation is not.
+        let is_stopped = has(WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT);
+        has(WaitIdOptions::CONTINUED) || is_stopped
+    }
+
     /// Waits until the child exits, and reaps it; returns its exit status, or 128 plus the number of the signal that killed
     /// it.
     #[must_use]

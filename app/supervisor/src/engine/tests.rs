@@ -76,6 +76,7 @@ fn engine(script: &str) -> (Engine, EngineChannel) {
         require_sandbox: false,
         namespaces: None,
         restart_policy: RestartPolicy::default(),
+        hang_watch: HangWatch::new(1, Instant::now()),
     };
     (engine, theirs)
 }
@@ -107,6 +108,26 @@ fn failure_text_names_signal_status_or_reported_error() {
         "the engine exited with status 101"
     );
     assert_eq!(failure_text(&reported), "the engine: a  [2Jb");
+}
+
+#[test]
+fn a_hung_engine_is_killed_and_replaced() {
+    let (mut engine, _theirs) = engine("sleep 60");
+    let table = engine.statistics.table();
+    let turns = table.writer(pontoon_engine::WorkerId(0));
+    turns.begin_turn(pontoon_engine::Instant(7));
+    for _ in 0..2 {
+        engine.look_for_hang(engine.next_look().unwrap());
+        assert!(!engine.state.process_mut().unwrap().exits_within(Duration::ZERO));
+    }
+    engine.look_for_hang(engine.next_look().unwrap());
+    assert_exits(&engine);
+    assert_eq!(engine.next_look(), None);
+    let reason = reap(engine.state.process_mut().unwrap());
+    assert_eq!(
+        failure_text(&reason),
+        "the engine: a worker has been in one turn of its loop for 10s"
+    );
 }
 
 /// The test process has several threads, so it cannot fork an engine.

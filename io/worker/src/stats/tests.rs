@@ -220,3 +220,17 @@ fn cost_of_a_publication() {
         eprintln!("{rules} rules: {least:?}");
     }
 }
+
+#[test]
+fn turn_belongs_to_its_worker_and_to_no_row() {
+    let table = StatsTable::private(2, 3);
+    let (first, second) = (table.writer(WorkerId(0)), table.writer(WorkerId(1)));
+    first.begin_turn(Instant(7));
+    second.begin_turn(Instant(8));
+    assert_eq!([0, 1, 2].map(|worker| table.turn_began(worker)), [7, 8, 0]);
+    assert_eq!([table.read(0), table.read(1)], [Row::default(); 2]);
+    first.end_turn();
+    assert_eq!([0, 1].map(|worker| table.turn_began(worker)), [0, 8]);
+    table.clear();
+    assert_eq!(table.turn_began(1), 0);
+}

@@ -1,5 +1,6 @@
 //! Cases about the start and the end of the program.
 
+mod hangs;
 pub(super) mod jobs;
 
 use std::io::{ErrorKind, Read};
@@ -51,6 +52,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("lifecycle.attach-by-pid", 30, |context| attach(context, false)),
         Case::new("lifecycle.attach-by-path", 30, |context| attach(context, true)),
     ])
+    .chain(hangs::cases())
     .map(Case::pontoon_only)
     .collect()
 }

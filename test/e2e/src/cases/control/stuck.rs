@@ -83,8 +83,9 @@ fn round_trips(context: &Context) -> Result<()> {
     // The test measures that nothing happens during this time.
     std::thread::sleep(Duration::from_secs(2));
     let after = supervisor()?;
+    // The supervisor looks every 5 s whether the engine hangs.
     ensure!(
-        before == after,
+        after.0 <= before.0 + 1 && after.1 == before.1,
         "(wake-ups, CPU ticks) of the supervisor went from {before:?} to {after:?} in 2 s"
     );
     Ok(())
