@@ -14,6 +14,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::Instant;
+use crate::state::{Reader, StateError, Writer};
 
 /// The bandwidth limit of a guest. Clones share the token buckets, so that one limit applies to all workers.
 #[derive(Clone, Debug)]
@@ -73,6 +74,38 @@ impl Throttle {
             total_down: 0,
             now: Instant(0),
         }
+    }
+
+    /// Appends the times until which this worker waits, and the tokens of all workers.
+    pub(crate) fn save(&self, to: &mut Writer<'_>) {
+        let Self {
+            bandwidth,
+            up,
+            down,
+            unsettled,
+            total_down,
+            now,
+        } = self;
+        to.put(&bandwidth.as_ref().map(|Bandwidth(ways)| [ways.up.paid(), ways.down.paid()]));
+        to.put(up);
+        to.put(down);
+        to.put(unsettled);
+        to.put(total_down);
+        to.put(now);
+    }
+
+    pub(crate) fn load(&mut self, from: &mut Reader<'_>) -> Result<(), StateError> {
+        let paid: Option<[Instant; 2]> = from.get()?;
+        if let (Some([up, down]), Some(Bandwidth(ways))) = (paid, &self.bandwidth) {
+            ways.up.paid.fetch_max(up.0, Ordering::Relaxed);
+            ways.down.paid.fetch_max(down.0, Ordering::Relaxed);
+        }
+        self.up = from.get()?;
+        self.down = from.get()?;
+        self.unsettled = from.get()?;
+        self.total_down = from.get()?;
+        self.now = from.get()?;
+        Ok(())
     }
 
     /// Returns true if there is a limit.
@@ -182,13 +215,17 @@ impl TokenBucket {
         }
     }
 
+    fn paid(&self) -> Instant {
+        Instant(self.paid.load(Ordering::Relaxed))
+    }
+
     /// Returns the number of bytes that may be sent now. If it is 0, `wait` is set to a time at which several frames
     /// may be sent, so that the worker does not wake up for each frame.
     fn ask(&self, wait: &mut Option<Instant>, now: Instant) -> u64 {
         if wait.is_some_and(|at| now < at) {
             return 0;
         }
-        let paid = Instant(self.paid.load(Ordering::Relaxed));
+        let paid = self.paid();
         let left = (now + DEPTH).since(if paid < now { now } else { paid });
         if left.is_zero() {
             *wait = Some(Instant(paid.0 - nanos(DEPTH)) + PAUSE);
@@ -199,7 +236,7 @@ impl TokenBucket {
 
     /// Returns the time after which the traffic so far conforms to the rate and the bucket's depth.
     fn excess(&self, now: Instant) -> Duration {
-        let paid = Instant(self.paid.load(Ordering::Relaxed));
+        let paid = self.paid();
         paid.since(now + DEPTH)
     }
 

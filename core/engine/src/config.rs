@@ -13,6 +13,7 @@ use crate::bandwidth::Bandwidth;
 use crate::egress::Egress;
 use crate::policy::GuestForward;
 use crate::proxy::Proxy;
+use crate::state::{record, record_enum};
 
 /// The engine's default Ethernet address: locally administered, with "Pont" in ASCII.
 pub const OUR_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x02]);
@@ -178,6 +179,8 @@ pub enum Protocol {
     Udp,
 }
 
+record_enum! { Protocol { 0 = Tcp, 1 = Udp } }
+
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -205,6 +208,8 @@ pub struct Published {
     pub path: PublishedPath,
 }
 
+record! { Published { protocol, host, interface, target, guest_port, path } }
+
 /// Path of the data of clients that connect to a published TCP port from a loopback address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PublishedPath {
@@ -218,6 +223,8 @@ pub enum PublishedPath {
     GuestLoopback,
 }
 
+record_enum! { PublishedPath { 0 = Shortest, 1 = Link, 2 = GuestLoopback } }
+
 /// Key of a published port. No two published ports have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PublishedKey {
@@ -228,6 +235,8 @@ pub struct PublishedKey {
     /// Index of the interface to which the host socket is bound, if any.
     pub interface: Option<NonZeroU32>,
 }
+
+record! { PublishedKey { protocol, host, interface } }
 
 impl Published {
     /// Returns a published port that is bound to no interface and leads to the guest's own address.

@@ -45,13 +45,13 @@ pub struct Net {
     /// Number of open flows of all kinds in this worker.
     pub flows: u32,
     /// Number of these flows that have two descriptors, because they are connections that do not use the link.
-    joined: u32,
+    pub(crate) joined: u32,
     /// Number of open flows of clients of published TCP ports. With several workers, [`Siblings`] counts them instead.
-    clients: PortClients,
+    pub(crate) clients: PortClients,
     /// Number of host UDP ports that the guest's endpoints in this worker hold, for IPv4 and IPv6.
-    ports: [u32; 2],
+    pub(crate) ports: [u32; 2],
     /// Number of flows of this worker that may be evicted: UDP endpoints and echo ids.
-    evictable: u32,
+    pub(crate) evictable: u32,
     /// Number of evictable flows whose slots have been promised to other flows by [`Self::reclaim`] and that are not
     /// evicted yet.
     pub(crate) reclaimed: u32,

@@ -26,6 +26,7 @@ mod message;
 mod proxied;
 mod resolvers;
 mod responses;
+mod state;
 pub(crate) mod stream;
 
 use core::net::SocketAddr;
@@ -48,6 +49,7 @@ use crate::slab::Slab;
 use crate::table::Secret;
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit, udp_emit};
+use crate::state::flow_record;
 
 /// DNS forwarder of one worker. `S` is the type of a host socket.
 #[derive(Debug)]
@@ -94,6 +96,10 @@ struct PendingQuery<S> {
     queued: bool,
     timer: Timer,
 }
+
+flow_record! { PendingQuery {
+    flow, clients, query, resolver, before, declined, id, began, sent, refusals, held_back, queued,
+} sockets { socket: Option<S> } elsewhere { timer = Timer::default() } }
 
 impl<S> PendingQuery<S> {
     /// Returns the time at which the next resolver is queried or, at the end of [`GIVE_UP`], the query fails.

@@ -15,6 +15,7 @@ mod proof;
 mod refused;
 mod rule;
 mod selection;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::Instant;
+use crate::state::record_enum;
 use name::{AddressUse, LearnedDomain, LearnedDomains, Renewal};
 
 pub use name::HOLD;
@@ -103,6 +105,16 @@ pub enum DecisionGround {
     /// The flow that the rules permit uses the upstream proxy.
     Proxy,
 }
+
+record_enum! { DecisionGround {
+    0 = Rule(place),
+    1 = Unlisted,
+    2 = Resolver,
+    3 = TlsOnly(place),
+    4 = Decider,
+    5 = Redirect,
+    6 = Proxy,
+} }
 
 /// Decision of the egress rules about a destination, with its ground.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,18 +32,18 @@ use dispatch::{take_frame, take_handed};
 /// The packet processing of one worker: its flows, timers and protocol handlers. `H` is the access to host sockets.
 #[derive(Debug)]
 pub struct Engine<H: Host> {
-    net: Net,
-    reassembly: Reassembly,
-    protocols: ProtocolHandlers<H::Socket>,
+    pub(crate) net: Net,
+    pub(crate) reassembly: Reassembly,
+    pub(crate) protocols: ProtocolHandlers<H::Socket>,
 }
 
 /// The protocol handlers of one worker, which own its flows.
 #[derive(Debug)]
-struct ProtocolHandlers<S> {
-    tcp: Tcp<S>,
-    udp: Udp<S>,
-    icmp: Icmp<S>,
-    dns: Forwarder<S>,
+pub(crate) struct ProtocolHandlers<S> {
+    pub(crate) tcp: Tcp<S>,
+    pub(crate) udp: Udp<S>,
+    pub(crate) icmp: Icmp<S>,
+    pub(crate) dns: Forwarder<S>,
 }
 
 /// Payload from the guest that the handlers of one burst have gathered and that is sent to host sockets when the burst
@@ -358,7 +358,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// Returns the protocol handlers, and the context that they need.
-    fn split<'a, T>(
+    pub(crate) fn split<'a, T>(
         &'a mut self,
         link: &'a mut T,
         host: &'a mut H,

@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use crate::FlowId;
 use crate::egress::EgressProtocol;
+use crate::state::record;
 
 /// Snapshot of a flow's state, as an entry of the list of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub struct Traffic {
     /// Bytes of payload to the guest.
     pub down: u64,
 }
+
+record! { Traffic { up, down } }
 
 /// Phase in the life of a flow, as the list of flows shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,7 @@ use crate::egress::{DecisionGround, EgressProtocol, UnprovenCause};
 use crate::flow_dump::Traffic;
 use crate::policy::Refusal;
 use crate::{Failure, FlowId, Instant};
+use crate::state::{record, record_enum};
 
 /// Receiver of the events of a worker's flows.
 pub trait FlowEvents: Debug + Send {
@@ -375,6 +376,8 @@ pub(crate) enum Announcement {
     Closed,
 }
 
+record_enum! { Announcement { 0 = Missing, 1 = Kept, 2 = Closed } }
+
 /// The grounds on which a flow, or its further destination, is permitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grounds {
@@ -385,6 +388,8 @@ pub(crate) struct Grounds {
     /// [`DecisionGround::Proxy`] if the flow uses the upstream proxy.
     pub(crate) proxy: Option<DecisionGround>,
 }
+
+record! { Grounds { rule, verdict, proxy } }
 
 impl Grounds {
     /// The grounds of a flow about which neither rules nor a decider have decided.

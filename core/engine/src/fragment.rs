@@ -23,6 +23,7 @@ use vm_memory::VolatileSlice;
 
 use crate::{Counters, Frame, Instant};
 
+mod state;
 #[cfg(test)]
 mod tests;
 

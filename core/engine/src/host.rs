@@ -8,6 +8,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use crate::FlowId;
+use crate::state::record;
 use vm_memory::VolatileSlice;
 
 /// The reason why a call on a host socket failed; most correspond to values of `errno`.
@@ -120,6 +121,8 @@ pub struct DatagramMeta {
     pub dont_fragment: bool,
 }
 
+record! { DatagramMeta { hop_limit, traffic_class, dont_fragment } }
+
 /// The result of a receive from a UDP socket: one datagram, or several of the same size that the kernel has coalesced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
@@ -134,6 +137,8 @@ pub struct Received {
     /// TTL, DSCP and ECN of the datagram.
     pub meta: DatagramMeta,
 }
+
+record! { Received { len, stride, from, to, meta } }
 
 /// An entry of a socket's error queue: an ICMP error of a router or remote host, or an error of the host's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ mod down;
 mod enforce;
 mod events;
 mod requested;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +34,7 @@ use crate::path_mtu::Treatment;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
+use crate::state::flow_record;
 
 /// The ICMP echo ids of the guest in one worker, with their host sockets.
 #[derive(Debug)]
@@ -66,6 +68,10 @@ struct Echo<S> {
     /// True if the socket's error queue may have entries.
     troubled: bool,
 }
+
+flow_record! { Echo {
+    opened, used, traffic, announcement, asked, answered, seq, queued, troubled,
+} sockets { socket: S } elsewhere { timer = Timer::default() } }
 
 impl<S> Icmp<S> {
     /// Creates a table without echo ids.

@@ -34,6 +34,7 @@ pub mod pool;
 pub mod proxy;
 pub mod siblings;
 pub mod slab;
+pub mod state;
 mod table;
 pub mod tcp;
 #[cfg(test)]

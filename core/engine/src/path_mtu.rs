@@ -14,6 +14,7 @@ use core::time::Duration;
 use arrayvec::ArrayVec;
 
 use crate::Instant;
+use crate::state::{Reader, Record, StateError, Writer};
 
 /// Destinations to which a datagram of the guest exceeded the MTU of the host's interface, each with the time of the
 /// first one.
@@ -28,6 +29,17 @@ pub(crate) enum Treatment {
     Fragment,
     /// The datagram is refused by an ICMP error.
     Refuse,
+}
+
+impl Record for NarrowPaths {
+    fn save(&self, to: &mut Writer<'_>) {
+        let Self(paths) = self;
+        to.put(paths);
+    }
+
+    fn load(from: &mut Reader<'_>) -> Result<Self, StateError> {
+        from.get().map(Self)
+    }
 }
 
 impl NarrowPaths {

@@ -5,6 +5,8 @@
 
 use vm_memory::VolatileSlice;
 
+use crate::state::{Reader, Record, StateError, Writer, check};
+
 /// Size of a block of the buffer pool in bytes.
 pub const BLOCK: usize = 64 << 10;
 /// Number of blocks of one worker, 32 MiB in total.
@@ -42,6 +44,16 @@ impl Default for Pool {
 }
 
 impl Pool {
+    /// Creates a pool without blocks.
+    pub(crate) const fn empty() -> Self {
+        Self {
+            bytes: Vec::new(),
+            next: Vec::new(),
+            free: Vec::new(),
+            promised: 0,
+        }
+    }
+
     /// Allocates a block; returns `None` if all blocks are allocated or reserved for others.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
         if self.promised >= self.free.len() {
@@ -74,6 +86,16 @@ impl Pool {
     /// Returns the memory of an allocated block, 64 KiB.
     pub(crate) fn bytes(&mut self, block: &BlockId) -> &mut [u8] {
         self.at(block.0)
+    }
+
+    /// Returns the content of an allocated block.
+    pub(crate) fn content(&self, block: &BlockId) -> &[u8] {
+        self.content_at(block.0)
+    }
+
+    fn content_at(&self, index: u32) -> &[u8] {
+        let begin = index as usize * BLOCK;
+        &self.bytes[begin..begin + BLOCK]
     }
 
     fn at(&mut self, index: u32) -> &mut [u8] {
@@ -178,6 +200,82 @@ impl BlockQueue {
             let len = front.len();
             self.pop(len, pool);
         }
+    }
+}
+
+impl BlockQueue {
+    /// Returns the number of bytes.
+    pub(crate) const fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Returns the parts of the content, each contiguous in a block.
+    fn parts<'p>(&self, pool: &'p Pool) -> impl Iterator<Item = &'p [u8]> {
+        let mut block = self.head;
+        let mut begin = self.begin as usize;
+        let mut left = self.len as usize;
+        core::iter::from_fn(move || {
+            let index = block.filter(|_| left > 0)?;
+            let end = (begin + left).min(BLOCK);
+            let part = &pool.content_at(index)[begin..end];
+            left -= part.len();
+            (begin, block) = (0, pool.next[index as usize]);
+            Some(part)
+        })
+    }
+}
+
+/// The position in the first block is a part of the record, so that the content needs the same number of blocks again.
+impl Record for BlockQueue {
+    fn save(&self, to: &mut Writer<'_>) {
+        let Self {
+            head: _,
+            tail: _,
+            begin,
+            len,
+        } = self;
+        to.put(begin);
+        to.put(len);
+        self.parts(to.pool()).for_each(|part| to.octets(part));
+    }
+
+    fn load(from: &mut Reader<'_>) -> Result<Self, StateError> {
+        let (begin, len): (u32, u32) = from.get()?;
+        check(begin == 0 || (len > 0 && (begin as usize) < BLOCK))?;
+        let mut content = from.octets(len as usize)?;
+        let mut queue = Self {
+            begin,
+            ..Self::default()
+        };
+        while !content.is_empty() {
+            let used = (queue.begin as usize + queue.len as usize) % BLOCK;
+            let BlockId(block) = from.pool().take().ok_or(StateError::Limit)?;
+            let (part, rest) = content.split_at(content.len().min(BLOCK - used));
+            let pool = from.pool();
+            pool.at(block)[used..used + part.len()].copy_from_slice(part);
+            match queue.tail.replace(block) {
+                Some(tail) => pool.next[tail as usize] = Some(block),
+                None => queue.head = Some(block),
+            }
+            queue.len += u32::try_from(part.len()).expect("at most BLOCK");
+            content = rest;
+        }
+        Ok(queue)
+    }
+}
+
+impl Record for BlockPromise {
+    fn save(&self, _: &mut Writer<'_>) {
+        let Self(()) = self;
+    }
+
+    fn load(from: &mut Reader<'_>) -> Result<Self, StateError> {
+        let pool = from.pool();
+        if pool.promised >= pool.free.len() {
+            return Err(StateError::Limit);
+        }
+        pool.promised += 1;
+        Ok(Self(()))
     }
 }
 

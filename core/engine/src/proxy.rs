@@ -6,6 +6,7 @@
 
 mod names;
 mod policy;
+mod state;
 
 use std::sync::Arc;
 

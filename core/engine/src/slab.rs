@@ -1,5 +1,7 @@
 //! A slab for flows: entries never move in memory, and a lookup with the generation of a removed entry finds nothing.
 
+use crate::state::{Reader, StateError, Writer, check};
+
 /// Number of slots in a chunk. The slab grows by one chunk, without copying entries.
 const CHUNK: usize = 256;
 
@@ -220,6 +222,77 @@ impl<T> Slab<T> {
     fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<T>> {
         let index = index as usize;
         self.chunks.get_mut(index / CHUNK)?.get_mut(index % CHUNK)
+    }
+}
+
+impl<T> Slab<T> {
+    /// Appends the slots in use, each with what `entry` appends, the generations of all slots, and the order of the free ones.
+    pub(crate) fn save(&self, to: &mut Writer<'_>, mut entry: impl FnMut(&mut Writer<'_>, u32, u16, &T)) {
+        to.count(self.chunks.len());
+        for slot in self.chunks.iter().flatten() {
+            to.put(&slot.generation);
+        }
+        to.count(self.slots() as usize - self.len);
+        let mut free = self.free;
+        while let Some(index) = free {
+            to.put(&index);
+            let Some(SlotState::Free { next }) = self.slot(index).map(|slot| &slot.state) else {
+                unreachable!("the free list contains free slots");
+            };
+            free = *next;
+        }
+        for (index, generation, value) in self.iter() {
+            to.frame(|to| entry(to, index, generation, value));
+        }
+    }
+
+    /// Reads what [`Self::save`] has written, with at most `most` slots, rounded up. `entry` reads an entry by its index and
+    /// generation; if it returns `None`, the slot is free.
+    pub(crate) fn load(
+        from: &mut Reader<'_>,
+        most: usize,
+        mut entry: impl FnMut(&mut Reader<'_>, u32, u16) -> Result<Option<T>, StateError>,
+    ) -> Result<Self, StateError> {
+        let mut slab = Self::default();
+        let chunks = from.count(most.div_ceil(CHUNK) + 1)?;
+        let generations = (0..chunks * CHUNK)
+            .map(|_| from.get())
+            .collect::<Result<Vec<u16>, _>>()?;
+        for _ in 0..chunks {
+            slab.grow();
+        }
+        let mut is_free = vec![false; generations.len()];
+        let free: Vec<u32> = from.list(generations.len())?;
+        for &index in &free {
+            let place = is_free.get_mut(index as usize).ok_or(StateError::Malformed)?;
+            check(!core::mem::replace(place, true))?;
+        }
+        let mut refused = Vec::new();
+        for ((index, generation), is_free) in (0_u32..).zip(generations).zip(is_free) {
+            let slot = slab.slot_mut(index).expect("the slab has grown");
+            slot.generation = generation;
+            if is_free {
+                continue;
+            }
+            match from.frame(|from| entry(from, index, generation))? {
+                Some(value) => {
+                    slot.state = SlotState::Used(value);
+                    slab.len += 1;
+                }
+                None => {
+                    slot.generation = generation.wrapping_add(1);
+                    refused.push(index);
+                }
+            }
+        }
+        let mut next = None;
+        for index in refused.into_iter().chain(free).rev() {
+            let slot = slab.slot_mut(index).expect("the slab has grown");
+            slot.state = SlotState::Free { next };
+            next = Some(index);
+        }
+        slab.free = next;
+        Ok(slab)
     }
 }
 

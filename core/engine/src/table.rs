@@ -2,6 +2,7 @@
 //! echo ids.
 
 use core::hash::{Hash, Hasher};
+use std::collections::BTreeSet;
 
 use hashbrown::HashTable;
 use rand_chacha::ChaCha12Rng;
@@ -9,10 +10,23 @@ use rand_chacha::rand_core::RngCore;
 use siphasher::sip::SipHasher13;
 
 use crate::slab::Slab;
+use crate::state::{Reader, Record, StateError, Writer, check, record_enum};
 
 /// Key of SipHash for a hash table whose keys the guest chooses, so that the guest cannot produce collisions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Secret(u64, u64);
+
+impl Record for Secret {
+    fn save(&self, to: &mut Writer<'_>) {
+        let Self(one, other) = self;
+        to.put(one);
+        to.put(other);
+    }
+
+    fn load(from: &mut Reader<'_>) -> Result<Self, StateError> {
+        Ok(Self(from.get()?, from.get()?))
+    }
+}
 
 impl Secret {
     pub(crate) fn new(random: &mut ChaCha12Rng) -> Self {
@@ -141,6 +155,21 @@ impl<K: Eq + Hash, V> Table<K, V> {
         &mut self.slots.at_mut(index).value
     }
 
+    /// Returns true if a slot has an entry.
+    pub(crate) fn contains(&self, index: u32) -> bool {
+        self.slots.contains(index)
+    }
+
+    /// Returns true if the entry is not in the order of last use.
+    pub(crate) fn is_pinned(&self, index: u32) -> bool {
+        matches!(self.slots.at(index).age, AgePosition::Pinned)
+    }
+
+    /// Returns the group of an entry.
+    pub(crate) fn group(&self, index: u32) -> u32 {
+        self.slots.at(index).group
+    }
+
     pub(crate) fn key(&self, index: u32) -> &K {
         &self.slots.at(index).key
     }
@@ -255,6 +284,104 @@ impl<K: Eq + Hash, V> Table<K, V> {
             AgePosition::Counts { older, .. } => older,
             AgePosition::Pinned => unreachable!("the order of last use has no pinned entries"),
         }
+    }
+}
+
+/// How an entry is found by its time of last use, without its neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SavedAge {
+    Counts,
+    Pinned,
+}
+
+record_enum! { SavedAge { 0 = Counts, 1 = Pinned } }
+
+impl<K: Eq + Hash + Record, V> Table<K, V> {
+    /// Appends the entries, each with what `entry` appends, and the order of last use. The keyed hash is not a part of the
+    /// state.
+    pub(crate) fn save(&self, to: &mut Writer<'_>, mut entry: impl FnMut(&mut Writer<'_>, u32, u16, &V)) {
+        let Self {
+            slots,
+            index: _,
+            secret: _,
+            groups,
+        } = self;
+        slots.save(to, |to, index, generation, slot| {
+            let TableEntry { key, group, age, value } = slot;
+            to.put(key);
+            to.put(group);
+            to.put(match age {
+                AgePosition::Counts { .. } => &SavedAge::Counts,
+                AgePosition::Pinned => &SavedAge::Pinned,
+            });
+            entry(to, index, generation, value);
+        });
+        to.count(groups.len());
+        for group in groups {
+            let mut at = group.oldest;
+            to.count(group.len);
+            while let Some(index) = at {
+                to.put(&index);
+                at = match slots.at(index).age {
+                    AgePosition::Counts { newer, .. } => newer,
+                    AgePosition::Pinned => None,
+                };
+            }
+        }
+    }
+
+    /// Reads what [`Self::save`] has written into this table, which is empty: at most `most` entries in `most_groups` groups.
+    /// `entry` reads a value by its index, generation and key; if it returns `None`, there is no such entry.
+    pub(crate) fn load(
+        &mut self,
+        from: &mut Reader<'_>,
+        (most, most_groups): (usize, usize),
+        mut entry: impl FnMut(&mut Reader<'_>, u32, u16, &K) -> Result<Option<V>, StateError>,
+    ) -> Result<(), StateError> {
+        self.slots = Slab::load(from, most, |from, index, generation| {
+            let key = from.get()?;
+            let group = from.get()?;
+            check((group as usize) < most_groups)?;
+            let age = match from.get()? {
+                SavedAge::Counts => AgePosition::Counts {
+                    newer: None,
+                    older: None,
+                },
+                SavedAge::Pinned => AgePosition::Pinned,
+            };
+            let value = entry(from, index, generation, &key)?;
+            Ok(value.map(|value| TableEntry { key, group, age, value }))
+        })?;
+        let indices: Vec<u32> = self.places();
+        for index in indices {
+            check(self.find(self.key(index)).is_none())?;
+            let (slots, secret) = (&self.slots, self.secret);
+            let hash = |&other: &u32| secret.hash(&slots.at(other).key);
+            self.index.insert_unique(hash(&index), index, hash);
+        }
+        self.load_order(from, most_groups)
+    }
+
+    fn load_order(&mut self, from: &mut Reader<'_>, most_groups: usize) -> Result<(), StateError> {
+        let mut unlinked: BTreeSet<u32> = self
+            .slots
+            .iter()
+            .filter(|(_, _, slot)| matches!(slot.age, AgePosition::Counts { .. }))
+            .map(|(index, ..)| index)
+            .collect();
+        let groups = from.count(most_groups)?;
+        self.groups = vec![AgeList::default(); groups.max(1)];
+        for group in 0..groups {
+            for index in from.list::<u32>(self.slots.slots() as usize)? {
+                if !self.slots.contains(index) {
+                    // The entry was refused.
+                    continue;
+                }
+                check(unlinked.remove(&index) && self.slots.at(index).group as usize == group)?;
+                self.link(index);
+            }
+        }
+        check(unlinked.is_empty())
     }
 }
 

@@ -31,6 +31,7 @@ mod rtt;
 mod segment;
 mod seq;
 mod stalled;
+mod state;
 mod stray;
 mod table;
 mod traffic;
@@ -158,7 +159,7 @@ impl<S> Tcp<S> {
         Self {
             connections: Slab::default(),
             joined: JoinedTable::default(),
-            table: ConnectionTable::new(Secret::new(random)),
+            table: ConnectionTable::new([(); 2].map(|()| Secret::new(random))),
             dns: Vec::new(),
             dirty: Vec::new(),
             waiting: VecDeque::new(),

@@ -9,6 +9,7 @@
 use core::mem;
 
 use crate::{FlowId, Instant};
+use crate::state::{Reader, StateError, Writer};
 
 #[cfg(test)]
 mod tests;
@@ -103,6 +104,43 @@ impl Wheel {
             self.nodes[place(ring)].tick
         };
         Some(Instant(tick.saturating_mul(TICK)))
+    }
+
+    /// Appends the current tick, and the armed timers with their flows in the order in which they expire at equal times.
+    pub(crate) fn save(&self, to: &mut Writer<'_>) {
+        let Self {
+            nodes,
+            free: _,
+            occupied: _,
+            elapsed,
+        } = self;
+        to.put(&Instant(elapsed.saturating_mul(TICK)));
+        let rings = core::iter::once(DUE).chain(0..DUE);
+        let armed: Vec<(FlowId, Instant)> = rings.flat_map(|ring| self.ring(ring)).collect();
+        debug_assert!(armed.len() < nodes.len());
+        to.put(&armed);
+    }
+
+    /// Returns the flows of a circular list, each with the time of its timer.
+    fn ring(&self, ring: u32) -> impl Iterator<Item = (FlowId, Instant)> {
+        let mut at = self.nodes[place(ring)].next;
+        core::iter::from_fn(move || {
+            let node = self.nodes[place(at)];
+            at = node.next;
+            Some((node.flow?, Instant(node.tick.saturating_mul(TICK))))
+        })
+    }
+
+    /// Reads the current tick, which is not after `now`, into this wheel, which has no timers. Returns the timers to arm.
+    pub(crate) fn load(
+        &mut self,
+        from: &mut Reader<'_>,
+        now: Instant,
+        most: usize,
+    ) -> Result<Vec<(FlowId, Instant)>, StateError> {
+        let at: Instant = from.get()?;
+        self.elapsed = at.min(now).0 / TICK;
+        from.list(most)
     }
 
     /// Moves all timers that are due at the tick `now` into the list of due timers.
@@ -218,6 +256,11 @@ impl Node {
 }
 
 impl Timer {
+    /// Returns true if the timer is armed.
+    pub(crate) const fn is_armed(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Marks the timer as disarmed, after the wheel has returned its flow.
     pub fn fired(&mut self) {
         self.0 = None;

@@ -21,6 +21,7 @@ mod peer_ports;
 mod peers;
 mod published;
 mod send;
+mod state;
 #[cfg(test)]
 mod tests;
 mod up;
@@ -37,6 +38,7 @@ use crate::siblings::FlowKey;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
 use crate::{FlowId, Host, Instant, Kind, Transmit};
+use crate::state::flow_record;
 use rand_chacha::ChaCha12Rng;
 
 pub use gather::DatagramGather;
@@ -81,6 +83,10 @@ struct UdpEndpoint<S> {
     /// True if the socket's error queue may have more entries.
     troubled: bool,
 }
+
+flow_record! { UdpEndpoint {
+    opened, used, traffic, announcement, last, peers, published, largest_segment, connected, replied, only_dns, queued, troubled,
+} sockets { socket: S } elsewhere { timer = Timer::default() } }
 
 impl<S> Udp<S> {
     /// Creates a table without endpoints.

@@ -1,5 +1,7 @@
 //! The table of pending decisions, with the frames, clients and datagrams that are kept for them.
 
+mod state;
+
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};

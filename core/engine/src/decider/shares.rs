@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use super::{Direction, MOST_BYTES, MOST_PENDING, NewFlow};
 use crate::egress::EgressProtocol;
+use crate::state::{Reader, Record, StateError, Writer};
 
 /// The side that has opened a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,20 @@ pub(super) enum Asker {
     Guest,
     /// A client of the published port with this protocol, host address and port.
     Client(EgressProtocol, SocketAddr),
+}
+
+impl Record for Asker {
+    fn save(&self, to: &mut Writer<'_>) {
+        to.put(&match self {
+            Self::Guest => None,
+            Self::Client(protocol, published) => Some((*protocol, *published)),
+        });
+    }
+
+    fn load(from: &mut Reader<'_>) -> Result<Self, StateError> {
+        let client: Option<(EgressProtocol, SocketAddr)> = from.get()?;
+        Ok(client.map_or(Self::Guest, |(protocol, published)| Self::Client(protocol, published)))
+    }
 }
 
 impl Asker {
@@ -76,6 +91,13 @@ impl Shares {
             Asker::Client(protocol, published) => self.ports.get(&(*protocol, *published)),
         };
         self.guest.plus(self.clients).reaches(8) || own.reaches(7) || port.is_some_and(|port| port.reaches(6))
+    }
+
+    /// Returns true if the decisions and their bytes are within the limits.
+    pub(super) const fn are_within_limits(&self) -> bool {
+        // One more datagram or frame is kept after the last check of the limit.
+        self.guest.count + self.clients.count <= MOST_PENDING
+            && self.guest.bytes + self.clients.bytes <= MOST_BYTES + (128 << 10)
     }
 
     /// Counts a decision for which this number of bytes is kept.

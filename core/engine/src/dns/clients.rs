@@ -4,6 +4,7 @@
 use core::net::SocketAddr;
 
 use super::message::Query;
+use crate::state::{Reader, Record, StateError, Writer, record};
 
 /// A client in the guest that waits for a DNS response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub(super) struct Client {
     id: [u8; 2],
     case: LetterCase,
 }
+
+record! { Client { guest, server, id, case } }
 
 impl Client {
     /// Creates the client that sent `query` from `guest` to `server`.
@@ -40,6 +43,8 @@ pub(super) struct Clients {
     first: Client,
     others: Vec<Client>,
 }
+
+record! { Clients { first, others } }
 
 impl Clients {
     /// Creates a list of one client.
@@ -77,6 +82,17 @@ impl Clients {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LetterCase([u64; 4]);
 
+impl Record for LetterCase {
+    fn save(&self, to: &mut Writer<'_>) {
+        let Self(bits) = self;
+        to.put(bits);
+    }
+
+    fn load(from: &mut Reader<'_>) -> Result<Self, StateError> {
+        from.get().map(Self)
+    }
+}
+
 impl LetterCase {
     fn of(name: &[u8]) -> Self {
         let mut case = Self::default();
@@ -101,4 +117,4 @@ impl LetterCase {
 
 /// Maximum number of clients of one pending query. Each new query is compared with the clients of all pending queries
 /// for its question.
-const LIMIT: usize = 1_024;
+pub(super) const LIMIT: usize = 1_024;

@@ -6,6 +6,8 @@ use core::ops::Range;
 
 use arrayvec::ArrayVec;
 
+use crate::state::{Reader, Record, StateError, Writer, check};
+
 /// A DNS query of the guest, with a copy of its message.
 #[derive(Debug)]
 pub(super) struct Query {
@@ -39,6 +41,26 @@ const fn is_other_operation(flags: u8) -> bool {
 /// Returns true if `flags`, the third octet of a message, is that of a query (opcode QUERY, no response).
 pub(super) const fn is_query(flags: u8) -> bool {
     flags & (RESPONSE | OPCODE) == 0
+}
+
+/// The record contains the message, which is parsed again.
+impl Record for Query {
+    fn save(&self, to: &mut Writer<'_>) {
+        let Self {
+            bytes,
+            question_end: _,
+            cut,
+        } = self;
+        debug_assert!(!cut, "a query that was cut is answered at once");
+        to.put(bytes);
+    }
+
+    fn load(from: &mut Reader<'_>) -> Result<Self, StateError> {
+        let bytes: ArrayVec<u8, LONGEST> = from.get()?;
+        let query = Self::parse(&bytes).ok_or(StateError::Malformed)?;
+        check(!query.cut)?;
+        Ok(query)
+    }
 }
 
 impl Query {

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use crate::Instant;
+use crate::state::{Reader, StateError, Writer, record};
 
 /// The host's DNS resolvers in order of preference.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ struct Resolver {
     /// Time until which the resolver is skipped because it did not respond or could not be reached.
     skipped_until: Instant,
 }
+
+record! { Resolver { address, answered, skipped_until } }
 
 impl Resolvers {
     pub(super) fn new(addresses: &[SocketAddr]) -> Self {
@@ -39,6 +42,22 @@ impl Resolvers {
                 })
             })
             .collect();
+    }
+
+    /// Appends what is known about the resolvers.
+    pub(super) fn save(&self, to: &mut Writer<'_>) {
+        let Self(resolvers) = self;
+        to.put(resolvers);
+    }
+
+    /// Reads what is known about those of the resolvers that are in this list.
+    pub(super) fn load(&mut self, from: &mut Reader<'_>) -> Result<(), StateError> {
+        for known in from.get::<Vec<Resolver>>()? {
+            if let Some(resolver) = self.find(known.address) {
+                *resolver = known;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn len(&self) -> usize {

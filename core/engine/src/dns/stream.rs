@@ -8,6 +8,7 @@ use vm_memory::VolatileSlice;
 
 use super::message;
 use crate::{Counters, Failure, Host, Instant};
+use crate::state::record;
 
 /// The parser's position in the queries of a DNS client over TCP.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ pub(crate) struct Queries {
     /// Length of the current message, as far as its two octets were forwarded.
     length: u16,
 }
+
+record! { Queries { last_message, has_news, passed, length } }
 
 /// Error: the stream contains a message that is not a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,10 +33,10 @@ impl AddressUse {
 /// The domain of an egress rule and its learned addresses, shared by all workers.
 #[derive(Debug)]
 pub(super) struct LearnedDomain {
-    address_use: AddressUse,
-    pattern: Pattern,
+    pub(super) address_use: AddressUse,
+    pub(super) pattern: Pattern,
     /// Learned addresses, each with the time until which new flows to it match the rule.
-    learned: Mutex<BTreeMap<IpAddr, Instant>>,
+    pub(super) learned: Mutex<BTreeMap<IpAddr, Instant>>,
 }
 
 /// The domains of all egress rules, shared by all workers. A domain that is in the old and the new rules keeps its
@@ -154,7 +154,7 @@ impl LearnedDomain {
 }
 
 /// Locks a mutex even after another thread has panicked with the lock; the data is never inconsistent under the lock.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

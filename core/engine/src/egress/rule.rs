@@ -6,6 +6,7 @@ use core::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pontoon_names::HostName;
+use crate::state::record_enum;
 
 /// An egress rule: an action, and the destinations to which it applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub enum EgressProtocol {
     /// ICMP and ICMPv6 echo requests.
     Icmp,
 }
+
+record_enum! { EgressProtocol { 0 = Tcp, 1 = Udp, 2 = Icmp } }
 
 /// Proof that a connection leads to the domain of an egress rule, and not to another one with the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use rand_chacha::ChaCha12Rng;
 
 use crate::table::{Secret, Table};
 use crate::{FlowId, Instant};
+use crate::state::{Reader, StateError, Writer, record, record_enum};
 
 /// Time for which replies to an echo request are accepted (RFC 5508 REQ-2).
 const MEMORY: Duration = Duration::from_secs(60);
@@ -34,6 +35,8 @@ struct LastRequest {
     is_kept: bool,
 }
 
+record! { LastRequest { written, sent, route, is_kept } }
+
 /// The way in which the address of an entry and the destination that the guest has sent are related.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestRoute {
@@ -44,6 +47,8 @@ enum RequestRoute {
     By(IpAddr),
 }
 
+record_enum! { RequestRoute { 0 = To(requested), 1 = By(address) } }
+
 /// The relation of a request's address on the host's side to the destination that the guest has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Requested {
@@ -52,6 +57,8 @@ pub(super) enum Requested {
     /// The decider has chosen it.
     Redirected,
 }
+
+record_enum! { Requested { 0 = Translated, 1 = Redirected } }
 
 impl LastRequest {
     fn is_recent(&self, now: Instant) -> bool {
@@ -65,6 +72,21 @@ impl RequestedAddresses {
         Self {
             table: Table::new(Secret::new(random)),
         }
+    }
+
+    /// Appends the requests.
+    pub(super) fn save(&self, to: &mut Writer<'_>) {
+        let Self { table } = self;
+        table.save(to, |to, _, _, request| to.put(request));
+    }
+
+    /// Reads what [`Self::save`] has written. Requests that the decider has redirected are read only if there is a decider.
+    pub(super) fn load(&mut self, from: &mut Reader<'_>, has_decider: bool) -> Result<(), StateError> {
+        self.table.load(from, (MOST_ADDRESSES, 1), |from, _, _, _| {
+            let request: LastRequest = from.get()?;
+            let is_translated = request.route == RequestRoute::To(Requested::Translated);
+            Ok((is_translated || has_decider).then_some(request))
+        })
     }
 
     /// Stores a request of the echo id `flow` to `remote`; `written` is the destination that the guest has sent.

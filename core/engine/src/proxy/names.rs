@@ -77,6 +77,23 @@ impl ProxyNames {
         Some(name)
     }
 
+    /// Returns all names, in the order of their numbers, each with the time of its last use.
+    pub(super) fn entries(&self) -> Vec<(HostName, Instant)> {
+        self.lock().entries.clone()
+    }
+
+    /// Adds a name with the next number. Returns false if it is not new.
+    pub(super) fn restore(&self, name: HostName, used: Instant) -> bool {
+        let mut table = self.lock();
+        let number = u32::try_from(table.entries.len()).unwrap_or(MOST_NAMES);
+        let is_new = number < MOST_NAMES && table.numbers.insert(name.clone(), number).is_none();
+        if is_new {
+            table.entries.push((name, used));
+            table.by_use.insert((used, number));
+        }
+        is_new
+    }
+
     /// Locks the table even after another worker has panicked with the lock. A name may be missing then.
     fn lock(&self) -> std::sync::MutexGuard<'_, NameTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

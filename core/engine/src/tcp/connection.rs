@@ -16,6 +16,7 @@ use crate::dns::stream::Queries;
 use crate::flow_events::Announcement;
 use crate::pool::{BlockPromise, BlockQueue};
 use crate::timer::Timer;
+use crate::state::{flow_record, record, record_enum};
 
 /// Key of a connection: address and port of both ends, as the guest sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub(super) struct ConnectionKey {
     pub(super) guest: SocketAddr,
     pub(super) remote: SocketAddr,
 }
+
+record! { ConnectionKey { guest, remote } }
 
 /// Shift of the window scale option that the engine sends (RFC 7323): windows up to 16 MiB in steps of 256 bytes.
 pub(super) const SCALE: u8 = 8;
@@ -56,6 +59,15 @@ pub(super) enum TcpState {
     Failed,
 }
 
+record_enum! { TcpState {
+    0 = Connecting { give_up },
+    1 = SynReceived,
+    2 = SynSent,
+    3 = Open,
+    4 = TimeWait { until },
+    5 = Failed,
+} }
+
 /// State of the direction from the guest to the host.
 #[derive(Debug)]
 pub(super) struct GuestToHost {
@@ -86,6 +98,10 @@ pub(super) struct GuestToHost {
     /// Parser of DNS messages, on a connection to the DNS forwarder, which accepts only queries.
     pub(super) queries: Option<Queries>,
 }
+
+record! { GuestToHost {
+    next, edge, want, scale, limit, since_growth, gathered, spill, promise, reorder, fin, closed, queries,
+} }
 
 /// State of the direction from the host to the guest. The head of the socket's receive queue is the byte at `una` minus
 /// `discard`.
@@ -119,6 +135,10 @@ pub(super) struct HostToGuest {
     pub(super) recovery: LossRecovery,
     pub(super) rtt: Rtt,
 }
+
+record! { HostToGuest {
+    una, nxt, max, wnd, max_wnd, wl1, scale, mss, sack, discard, eof, fin, closed, recovery, rtt,
+} }
 
 impl HostToGuest {
     /// Returns the number of sequence numbers in flight: sent before `nxt` and not acknowledged.
@@ -190,6 +210,11 @@ pub(super) struct PendingWork {
     pub(super) shortage: bool,
 }
 
+record! { PendingWork {
+    readable, writable, watching, end, error, urgent, handshake, ack, ack_later, ack_is_delayed, dirty, parked, queued, yields,
+    listed_as_stalled, shortage,
+} }
+
 /// A TCP connection between the guest and a remote host.
 #[derive(Debug)]
 pub(super) struct Connection<S> {
@@ -229,6 +254,11 @@ pub(super) struct Connection<S> {
     pub(super) up: GuestToHost,
     pub(super) down: HostToGuest,
 }
+
+flow_record! { Connection {
+    key, state, pending, keepalive, active_close, is_kept, listener, redirected, proof, opened, held, meter, announcement,
+    close_reason, last_received, next_challenge, up, down,
+} sockets { socket: Option<S> } elsewhere { timer = Timer::default() } }
 
 impl<S> Connection<S> {
     /// Creates a connection before its handshake, with the initial sequence number `iss`.
@@ -323,7 +353,7 @@ const DEFAULT_MSS_V4: u16 = 536;
 const DEFAULT_MSS_V6: u16 = 1220;
 /// Minimum segment size in bytes, because a smaller one would let a guest cause a header for each byte; Linux's minimum
 /// is 48 (`TCP_MIN_MSS` with options).
-const MIN_MSS: u32 = 48;
+pub(super) const MIN_MSS: u32 = 48;
 
 /// Returns the segment size in bytes for data to the guest: the MSS that it has sent, limited by the MTU of the link.
 fn mss(offered: Option<u16>, guest: SocketAddr, mtu: usize) -> u32 {

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use super::connection::Connection;
 use crate::FlowId;
 use crate::siblings::ClientShare;
+use crate::slab::Slab;
+use crate::state::{Reader, StateError, Writer, check};
 
 /// Half-closed connections in the order in which they were added: one list of all, and one for each share of
 /// `--max-flows` that counts clients of published ports.
@@ -47,6 +49,47 @@ impl HalfClosed {
     pub(super) fn first(&self, share: Option<ClientShare>, from: u64) -> Option<(u64, FlowId)> {
         let mut entries = self.order.range((share, from)..=(share, u64::MAX));
         entries.next().map(|(&(_, place), &id)| (place, id))
+    }
+
+    /// Appends the positions of the connections.
+    pub(super) fn save(&self, to: &mut Writer<'_>) {
+        let Self {
+            order: _,
+            places,
+            next_place,
+        } = self;
+        to.put(next_place);
+        to.count(places.len());
+        for (index, place) in places {
+            to.put(index);
+            to.put(place);
+        }
+    }
+
+    /// Reads the positions of `connections`.
+    pub(super) fn load<S>(
+        from: &mut Reader<'_>,
+        connections: &Slab<Connection<S>>,
+        id: impl Fn(u32) -> FlowId,
+    ) -> Result<Self, StateError> {
+        let mut list = Self {
+            next_place: from.get()?,
+            ..Self::default()
+        };
+        for (index, place) in from.list::<(u32, u64)>(connections.slots() as usize)? {
+            if !connections.contains(index) {
+                continue;
+            }
+            let connection = connections.at(index);
+            let is_new = list.places.insert(index, place).is_none();
+            check(is_new && connection.pending.yields && place < list.next_place)?;
+            for share in shares(connection) {
+                check(list.order.insert((share, place), id(index)).is_none())?;
+            }
+        }
+        let yielding = connections.iter().filter(|(_, _, connection)| connection.pending.yields);
+        check(yielding.count() == list.places.len())?;
+        Ok(list)
     }
 }
 

@@ -6,6 +6,8 @@
 //! socket until the other socket accepts them, which is also the back-pressure. If nothing in the guest accepts the
 //! connection, the client is forwarded over the link, which refuses it with the guest's own reply.
 
+mod state;
+
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -21,6 +23,7 @@ use crate::host::{AcceptedConnection, Connect, MoveError, MoveState};
 use crate::slab::Slab;
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Host, Instant, Kind, Readiness, Transmit};
+use crate::state::{flow_record, record};
 
 /// Number of bytes that one direction of a connection may move in one turn.
 const QUANTUM: usize = 1 << 20;
@@ -61,6 +64,10 @@ pub(super) struct JoinedConnection<S> {
     announcement: Announcement,
 }
 
+flow_record! { JoinedConnection {
+    published, client, guest, to, grounds, is_connected, down, up, is_queued, opened, traffic, announcement,
+} sockets { outer: S, inner: Option<S> } elsewhere { timer = Timer::default() } }
+
 /// State of one direction of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Direction {
@@ -71,6 +78,8 @@ struct Direction {
     /// The source has ended, and so has the stream to the sink.
     has_ended: bool,
 }
+
+record! { Direction { is_readable, is_writable, has_ended } }
 
 /// Result of moving the data of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -495,6 +504,8 @@ pub(super) struct JoinedTable<S> {
     /// Connections that wait for a socket of the guest's network namespace, in the order of their clients; some of them may have
     /// ended.
     waiting: VecDeque<FlowId>,
+    /// Sockets of a restored state whose connections end, because the policy or the caller has refused the other one.
+    lost: Vec<S>,
 }
 
 impl<S> Default for JoinedTable<S> {
@@ -502,6 +513,7 @@ impl<S> Default for JoinedTable<S> {
         Self {
             connections: Slab::default(),
             waiting: VecDeque::new(),
+            lost: Vec::new(),
         }
     }
 }

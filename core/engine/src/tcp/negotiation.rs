@@ -3,10 +3,12 @@
 //! The answers of the proxy are peeked, and exactly their octets are discarded: those behind the last answer belong to the
 //! connection. The connect timeout applies to the connect and the handshake together.
 
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::sync::Arc;
 
-use pontoon_proxy::{Handshake, Progress, Refusal};
+use pontoon_names::HostName;
+use pontoon_proxy::{Handshake, Progress, Refusal, Target};
 use vm_memory::VolatileSlice;
 
 use super::Tcp;
@@ -17,6 +19,7 @@ use crate::ctx::{Ctx, Net};
 use crate::flow_events::CloseReason;
 use crate::host::Connect;
 use crate::proxy::{ProxiedConnection, Proxy};
+use crate::state::{Reader, StateError, Writer, check};
 use crate::{Failure, FlowId, Host, Instant, Transmit};
 
 /// Time for the connect to the proxy and the handshake with it if `--connect-timeout` is not given: less than the 127 s
@@ -26,13 +29,20 @@ pub(super) const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(120);
 /// Size of the buffer for the proxy's answers in bytes.
 const BUFFER: usize = 2048;
 
+/// Maximum number of octets of requests in a state; each of the three has less than 2 KiB.
+const MOST_UNSENT: usize = 3 * 2048;
+
 /// The handshake with the upstream proxy about a connection of the guest.
 #[derive(Debug)]
 pub(super) struct Negotiation {
     proxy: Arc<Proxy>,
+    /// The destination that the proxy receives.
+    target: Target,
     /// Index of the proxy's address to which the next connect leads.
     next: usize,
     handshake: Handshake,
+    /// The answers that the handshake has read, less than 32 KiB.
+    answers: Vec<u8>,
     /// Requests that the host socket has not accepted yet.
     unsent: Vec<u8>,
     /// True if the host socket is connected to the proxy.
@@ -73,7 +83,9 @@ impl Negotiation {
         let negotiation = Self {
             handshake: proxy.handshake(&to),
             proxy,
+            target: to,
             next: 0,
+            answers: Vec::new(),
             unsent: Vec::new(),
             is_connected: false,
             is_established: false,
@@ -137,6 +149,7 @@ impl Negotiation {
                 }
                 Progress::Refused(refusal) => return Err(CloseReason::ProxyRefused(refusal)),
             };
+            self.answers.extend_from_slice(&buffer[..consumed]);
             if let Ok(consumed @ 1..) = u32::try_from(consumed) {
                 let discarded = host.tcp_discard(socket, consumed);
                 discarded.map_err(CloseReason::ProxyFailed)?;
@@ -156,6 +169,80 @@ impl Negotiation {
             }
         }
         Ok(())
+    }
+}
+
+/// The record contains the proxy's answers in place of the handshake, which reads them again. The proxy is that of the
+/// configuration.
+impl Negotiation {
+    pub(super) fn save(&self, to: &mut Writer<'_>) {
+        let Self {
+            proxy: _,
+            target,
+            next,
+            handshake: _,
+            answers,
+            unsent,
+            is_connected,
+            is_established,
+        } = self;
+        match &target.host {
+            pontoon_proxy::Host::Address(address) => to.put(&Some(*address)),
+            pontoon_proxy::Host::Name(name) => {
+                to.put(&None::<IpAddr>);
+                to.put(&name.as_str().as_bytes().to_vec());
+            }
+        }
+        to.put(&target.port);
+        to.put(next);
+        to.put(answers);
+        to.put(unsent);
+        to.put(is_connected);
+        to.put(is_established);
+    }
+
+    pub(super) fn load(from: &mut Reader<'_>, proxy: Arc<Proxy>) -> Result<Self, StateError> {
+        let host = match from.get::<Option<IpAddr>>()? {
+            Some(address) => pontoon_proxy::Host::Address(address),
+            None => {
+                let name = HostName::from_octets(&from.get::<Vec<u8>>()?);
+                pontoon_proxy::Host::Name(name.map_err(|_| StateError::Malformed)?)
+            }
+        };
+        let target = Target {
+            host,
+            port: from.get()?,
+        };
+        let mut negotiation = Self {
+            handshake: proxy.handshake(&target),
+            target,
+            next: from.get()?,
+            answers: from.get()?,
+            unsent: from.get()?,
+            is_connected: from.get()?,
+            is_established: from.get()?,
+            proxy,
+        };
+        check(negotiation.unsent.len() <= MOST_UNSENT && negotiation.answers.len() <= 2 * pontoon_proxy::LIMIT)?;
+        if negotiation.is_connected {
+            // These requests are in `unsent`, or were sent.
+            negotiation.handshake.take_request();
+            let progress = negotiation.handshake.read(&negotiation.answers);
+            negotiation.handshake.take_request();
+            check(match progress {
+                Progress::NeedMore => !negotiation.is_established,
+                Progress::Done { consumed } => {
+                    negotiation.is_established && consumed == negotiation.answers.len()
+                }
+                Progress::Refused(_) => false,
+            })?;
+        }
+        Ok(negotiation)
+    }
+
+    /// Returns the addresses of the proxy.
+    pub(super) fn proxy_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.proxy.addresses.iter().copied()
     }
 }
 

@@ -330,7 +330,7 @@ impl<S> Tcp<S> {
     pub(super) fn first_seq(&self, key: &ConnectionKey, now: Instant) -> Seq {
         let clock = now.0 / 4_000;
         #[expect(clippy::cast_possible_truncation, reason = "sequence numbers wrap")]
-        Seq(self.table.hash(key).wrapping_add(clock) as u32)
+        Seq(self.table.sequence_hash(key).wrapping_add(clock) as u32)
     }
 }
 

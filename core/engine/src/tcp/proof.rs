@@ -7,6 +7,7 @@
 
 use core::time::Duration;
 
+use pontoon_names::HostName;
 use pontoon_names::client_hello::{self, ClientHello, ClientHelloReader};
 use vm_memory::VolatileSlice;
 
@@ -18,6 +19,7 @@ use crate::egress::{Unproven, UnprovenCause};
 use crate::flow_events::CloseReason;
 use crate::pool::Pool;
 use crate::{Failure, FlowId, Host, Instant, Transmit};
+use crate::state::{Reader, Record, StateError, Writer, record_enum};
 
 /// Time for the ClientHello, from the end of the handshake with the guest.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,6 +30,9 @@ const MOST: u32 = 1_024;
 /// Receive window of a connection whose proof is pending: the longest ClientHello, and a step of the window field, to a
 /// multiple of which the window is rounded down.
 const WINDOW: u32 = client_hello::LIMIT as u32 + 256;
+
+/// Maximum number of held bytes in a state: those of a window before the rules required the proof, and of the window since.
+const MOST_HELD: usize = (4 << 20) + WINDOW as usize;
 
 /// State of the proof of a connection.
 #[derive(Debug)]
@@ -57,6 +62,8 @@ enum Stage {
     /// The connection is like others.
     Done,
 }
+
+record_enum! { Stage { 0 = Reading, 1 = Overflowed, 2 = Sending, 3 = Done } }
 
 /// The result of advancing a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,5 +273,66 @@ impl<S> Connection<S> {
         let ends = events::ends(&self.key, false);
         net.report_proof(id, ends, (Err(cause), ground), why.name(), ctx.now);
         self.ends_by(CloseReason::Unproven);
+    }
+}
+
+/// The reader is not a part of the record, because it has read `held` and nothing else.
+impl Record for NameProof {
+    fn save(&self, to: &mut Writer<'_>) {
+        let Self {
+            stage,
+            reader: _,
+            held,
+            sent,
+            hello,
+            until,
+            is_counted,
+        } = self;
+        to.put(stage);
+        to.put(held);
+        to.put(sent);
+        to.put(&hello.is_some());
+        if let Some(ClientHello { name, ech }) = hello {
+            to.put(&name.as_str().as_bytes().to_vec());
+            to.put(ech);
+        }
+        to.put(until);
+        to.put(is_counted);
+    }
+
+    fn load(from: &mut Reader<'_>) -> Result<Self, StateError> {
+        let (stage, held): (_, Vec<u8>) = from.get()?;
+        let sent = from.get()?;
+        let hello = match from.get()? {
+            true => Some(ClientHello {
+                name: HostName::from_octets(&from.get::<Vec<u8>>()?).map_err(|_| StateError::Malformed)?,
+                ech: from.get()?,
+            }),
+            false => None,
+        };
+        let mut reader = ClientHelloReader::new();
+        if stage == Stage::Reading && reader.push(&held) != client_hello::Progress::NeedMore {
+            return Err(StateError::Inconsistent);
+        }
+        // The data is limited by the receive window, and what the reorder buffer holds.
+        if sent > held.len() || held.len() > MOST_HELD {
+            return Err(StateError::Limit);
+        }
+        Ok(Self {
+            stage,
+            reader,
+            held,
+            sent,
+            hello,
+            until: from.get()?,
+            is_counted: from.get()?,
+        })
+    }
+}
+
+impl NameProof {
+    /// Returns true if the proof counts as one of [`MOST`] pending ones.
+    pub(super) const fn is_counted(&self) -> bool {
+        self.is_counted
     }
 }

@@ -14,6 +14,7 @@ use arrayvec::ArrayVec;
 use super::connection::HostToGuest;
 use super::seq::{Seq, absorb};
 use crate::Instant;
+use crate::state::{record, record_enum};
 
 /// Maximum number of selectively acknowledged ranges that are stored; later SACK blocks report the others again.
 const RUNS: usize = 8;
@@ -34,6 +35,8 @@ pub(super) enum RetryKind {
     /// Probe of the guest's closed window (RFC 9293 section 3.8.6.1).
     Persist,
 }
+
+record_enum! { RetryKind { 0 = Probe, 1 = Timeout, 2 = Persist } }
 
 /// Loss recovery state of one connection's data to the guest.
 #[derive(Debug)]
@@ -57,6 +60,10 @@ pub(super) struct LossRecovery {
     pub(super) unanswered: u8,
 }
 
+record! { LossRecovery {
+    sacked, until, resent, marker, duplicates, probed, cwnd, retry, unanswered,
+} }
+
 impl LossRecovery {
     pub(super) const fn new(iss: Seq) -> Self {
         Self {
@@ -70,6 +77,16 @@ impl LossRecovery {
             retry: None,
             unanswered: 0,
         }
+    }
+
+    /// Returns true if the ranges are in ascending order, and within the data from `una` to `max`.
+    pub(super) fn is_sound(&self, una: Seq, max: Seq) -> bool {
+        let mut end = una;
+        self.sacked.iter().all(|&(begin, next)| {
+            let is_next = !begin.before(end) && begin.before(next) && !next.after(max);
+            end = next;
+            is_next
+        })
     }
 
     /// Stores the guest's SACK blocks, as far as they are within the data in flight.

@@ -3,6 +3,7 @@
 //!
 //! The bytes are in blocks of the buffer pool, at their distance from a fixed sequence number, and are never moved.
 
+use core::ops::Range;
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
@@ -10,6 +11,7 @@ use vm_memory::VolatileSlice;
 
 use super::seq::{Seq, absorb};
 use crate::pool::{BLOCK, BlockId, Pool};
+use crate::state::{Reader, Record, StateError, Writer, check};
 
 /// Maximum number of contiguous ranges. In a window of 4 MiB with segments of 1,500 bytes, that many holes are a loss
 /// of one in a hundred.
@@ -48,6 +50,13 @@ impl Reorder {
     pub(super) fn runs(&self) -> impl Iterator<Item = (u32, u32)> {
         let runs = self.0.iter().flat_map(|ahead| &ahead.runs);
         runs.map(|&(begin, end)| (begin.0, end.0))
+    }
+
+    /// Returns true if all stored ranges are behind `next`, the next expected sequence number, and none contains it.
+    pub(super) fn is_sound(&self, next: Seq) -> bool {
+        self.0.as_ref().is_none_or(|ahead| {
+            !next.before(ahead.base) && ahead.runs.iter().all(|(begin, _)| begin.after(next))
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -184,6 +193,82 @@ impl ReorderBlocks {
             }
             self.base += BLOCK as u32;
         }
+    }
+}
+
+/// Of the blocks, the record contains those parts that are stored ranges.
+impl Record for ReorderBlocks {
+    fn save(&self, to: &mut Writer<'_>) {
+        let Self { base, blocks, runs } = self;
+        to.put(base);
+        to.count(blocks.len());
+        blocks.iter().for_each(|block| to.put(&block.is_some()));
+        to.put(runs);
+        for &(begin, end) in runs {
+            for (block, range) in self.pieces(begin, end) {
+                let block = blocks.get(block).and_then(Option::as_ref);
+                to.octets(block.map_or(&[], |block| &to.pool().content(block)[range]));
+            }
+        }
+    }
+
+    fn load(from: &mut Reader<'_>) -> Result<Self, StateError> {
+        let mut ahead = Self::new(from.get()?);
+        for _ in 0..from.count(BLOCKS)? {
+            let block = match from.get()? {
+                true => Some(from.pool().take().ok_or(StateError::Limit)?),
+                false => None,
+            };
+            ahead.blocks.push_back(block);
+        }
+        ahead.runs = from.get()?;
+        check(ahead.is_sound())?;
+        for (begin, end) in ahead.runs.clone() {
+            for (block, range) in ahead.pieces(begin, end).collect::<Vec<_>>() {
+                let octets = from.octets(range.len())?;
+                let block = ahead.blocks.get(block).and_then(Option::as_ref);
+                let block = block.ok_or(StateError::Inconsistent)?;
+                from.pool().bytes(block)[range].copy_from_slice(octets);
+            }
+        }
+        Ok(ahead)
+    }
+}
+
+impl ReorderBlocks {
+    /// Returns the parts of a range by blocks, each with its block's index.
+    fn pieces(&self, begin: Seq, end: Seq) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+        let (mut at, end) = (begin.past(self.base) as usize, end.past(self.base) as usize);
+        core::iter::from_fn(move || {
+            let (block, offset) = (at / BLOCK, at % BLOCK);
+            let len = end.checked_sub(at).filter(|len| *len > 0)?.min(BLOCK - offset);
+            at += len;
+            Some((block, offset..offset + len))
+        })
+    }
+
+    /// Returns true if the ranges are within the blocks, and neither overlap nor touch each other.
+    fn is_sound(&self) -> bool {
+        let most = BLOCKS * BLOCK;
+        let mut spans: Vec<_> = self
+            .runs
+            .iter()
+            .map(|&(begin, end)| [begin, end].map(|at| at.0.wrapping_sub(self.base.0) as usize))
+            .collect();
+        spans.sort_unstable();
+        !spans.is_empty()
+            && spans.iter().all(|[begin, end]| begin < end && *end <= most)
+            && spans.windows(2).all(|pair| pair[0][1] < pair[1][0])
+    }
+}
+
+impl Record for Reorder {
+    fn save(&self, to: &mut Writer<'_>) {
+        to.put(&self.0);
+    }
+
+    fn load(from: &mut Reader<'_>) -> Result<Self, StateError> {
+        from.get().map(Self)
     }
 }
 

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::seq::Seq;
 use crate::Instant;
+use crate::state::record;
 
 /// Minimum retransmission timeout. RFC 6298 recommends one second; links to a guest are local, and Linux uses 200 ms
 /// (`TCP_RTO_MIN`).
@@ -21,6 +22,8 @@ pub(super) struct Rtt {
     /// Number of times that the timeout was doubled since the guest last acknowledged new data.
     pub(super) backoff: u8,
 }
+
+record! { Rtt { smoothed, timing, backoff } }
 
 impl Rtt {
     /// Records that data up to `end` is sent for the first time, and measures its round trip unless another measurement

@@ -5,6 +5,8 @@ use core::ops::{Add, AddAssign, Sub};
 
 use arrayvec::ArrayVec;
 
+use crate::state::{Reader, Record, StateError, Writer};
+
 /// A TCP sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Seq(pub(super) u32);
@@ -72,6 +74,16 @@ pub(super) fn absorb<const N: usize>(
         apart
     });
     (begin, end)
+}
+
+impl Record for Seq {
+    fn save(&self, to: &mut Writer<'_>) {
+        to.put(&self.0);
+    }
+
+    fn load(from: &mut Reader<'_>) -> Result<Self, StateError> {
+        from.get().map(Self)
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use super::connection::{Connection, TcpState};
 use crate::ctx::{Ctx, Net};
 use crate::flow_events::CloseReason;
 use crate::{FlowId, Host, Instant, Transmit};
+use crate::state::record;
 
 /// Time within which a guest has to acknowledge as many bytes as its receive queue contains. The timers for data in
 /// flight and for closed windows handle a connection at least once a minute, so that a stalled connection is detected
@@ -36,8 +37,10 @@ pub(super) struct ReceiveQueueWatch {
     /// therefore count as stalled until the next check, which has an effect only if the budget is exceeded.
     sent: u32,
     /// Bytes of this queue that count against the budget.
-    counted: u32,
+    pub(super) counted: u32,
 }
+
+record! { ReceiveQueueWatch { since, sent, counted } }
 
 /// A time later than any other, so that an empty queue is never checked.
 const EMPTY: Instant = Instant(u64::MAX);

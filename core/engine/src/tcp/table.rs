@@ -8,6 +8,7 @@ use hashbrown::HashTable;
 use super::connection::ConnectionKey;
 use crate::ledger::Ends;
 use crate::siblings::FlowKey;
+use crate::state::{Reader, StateError, Writer};
 use crate::table::Secret;
 
 /// Slots of connections by their keys. The hash is keyed, because the guest chooses addresses and ports.
@@ -15,19 +16,41 @@ use crate::table::Secret;
 pub(super) struct ConnectionTable {
     slots: HashTable<u32>,
     secret: Secret,
+    /// Key of the hash that is a part of initial sequence numbers.
+    sequence_secret: Secret,
 }
 
 impl ConnectionTable {
-    pub(super) fn new(secret: Secret) -> Self {
+    pub(super) fn new([secret, sequence_secret]: [Secret; 2]) -> Self {
         Self {
             slots: HashTable::new(),
             secret,
+            sequence_secret,
         }
     }
 
-    /// Returns a keyed hash of both ends of a connection, which is also a part of initial sequence numbers (RFC 6528).
-    pub(super) fn hash(&self, key: &ConnectionKey) -> u64 {
+    fn hash(&self, key: &ConnectionKey) -> u64 {
         self.secret.hash(key)
+    }
+
+    /// Returns the part of an initial sequence number that depends on both ends of a connection (RFC 6528).
+    pub(super) fn sequence_hash(&self, key: &ConnectionKey) -> u64 {
+        self.sequence_secret.hash(key)
+    }
+
+    /// Appends the part of the table that is not computed from the connections.
+    pub(super) fn save(&self, to: &mut Writer<'_>) {
+        let Self {
+            slots: _,
+            secret: _,
+            sequence_secret,
+        } = self;
+        to.put(sequence_secret);
+    }
+
+    pub(super) fn load(&mut self, from: &mut Reader<'_>) -> Result<(), StateError> {
+        self.sequence_secret = from.get()?;
+        Ok(())
     }
 
     /// Returns the slot of the connection with this key, for which `is` has to return true.

@@ -6,6 +6,7 @@ use crate::ctx::Net;
 use crate::egress::EgressProtocol;
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::{Instant, Kind};
+use crate::state::record;
 
 /// Byte counter of a connection that counts each sequence number once, even if it is retransmitted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,6 +16,8 @@ pub(super) struct ByteMeter {
     up: Seq,
     down: Seq,
 }
+
+record! { ByteMeter { traffic, up, down } }
 
 impl ByteMeter {
     /// Sets the sequence numbers of the first bytes in both directions.

@@ -21,7 +21,7 @@ use crate::{Counters, Failure, FlowId, Frame, Host, Transmit};
 
 /// Maximum receive window in bytes. Throughput does not increase above 2.5 MiB, which Linux permits a loopback sender
 /// at once.
-const WIDEST_WINDOW: u32 = 4 << 20;
+pub(super) const WIDEST_WINDOW: u32 = 4 << 20;
 /// Maximum payload of a segment in bytes for which the engine treats it as a request: its acknowledgement is delayed,
 /// to be sent with the response.
 const REQUEST: usize = 4 << 10;

@@ -1,5 +1,7 @@
 //! Ports of a UDP peer to which the guest has sent, because a peer may represent all ports of an address.
 
+use crate::state::record;
+
 /// The last [`MOST`] ports of a peer to which the guest has sent, and those of them that the egress rules do not apply to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerPorts {
@@ -9,6 +11,8 @@ pub(super) struct PeerPorts {
     kept: [u16; MOST],
 }
 
+record! { PeerPorts { recent, kept } }
+
 /// Comparison of a peer with the egress rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RulesSeen {
@@ -17,6 +21,8 @@ pub(super) struct RulesSeen {
     /// The only port that was compared with these rules; 0 if all ports of the peer may send to the guest.
     port: u16,
 }
+
+record! { RulesSeen { generation, port } }
 
 impl RulesSeen {
     /// Returns the state of a peer that is stored while the rules have this generation.

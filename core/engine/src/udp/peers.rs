@@ -10,6 +10,7 @@ use hashbrown::HashTable;
 use super::peer_ports::{PeerPorts, RulesSeen};
 use crate::Instant;
 use crate::table::{Secret, Table};
+use crate::state::{Reader, StateError, Writer, check, record};
 
 /// Time for which a peer may send to the guest after the last datagram in either direction (RFC 4787 REQ-5).
 pub(super) const MEMORY: Duration = Duration::from_secs(120);
@@ -78,6 +79,10 @@ pub(super) struct Peer {
     pub(super) rules: RulesSeen,
 }
 
+record! { Peer {
+    remote, written, via, from, used, came_in, has_port, ports, redirected, rules,
+} }
+
 impl Peer {
     pub(super) fn is_fresh(&self, now: Instant) -> bool {
         now.since(self.used) <= MEMORY
@@ -125,6 +130,8 @@ pub(super) struct PeerOwner {
     pub(super) generation: u16,
 }
 
+record! { PeerOwner { index, generation } }
+
 /// The peers of one endpoint: the first is stored here, the others in the worker's pool.
 #[derive(Debug)]
 pub(super) struct EndpointPeers {
@@ -135,6 +142,8 @@ pub(super) struct EndpointPeers {
     first: Option<Peer>,
     pooled: bool,
 }
+
+record! { EndpointPeers { by_port, some_have_ports, first, pooled } }
 
 /// Storage location of a peer: with its endpoint, or in the worker's pool.
 #[derive(Clone, Copy, Debug)]
@@ -307,6 +316,50 @@ impl PeerPool {
         self.table.len()
     }
 
+    /// Appends the peers, and the number of published ports.
+    pub(super) fn save(&self, to: &mut Writer<'_>) {
+        let Self {
+            ports: _,
+            table,
+            by_remote: _,
+            by_via: _,
+            secret: _,
+            #[cfg(test)]
+                scans: _,
+        } = self;
+        table.save(to, |to, _, _, peer| to.put(peer));
+    }
+
+    /// Reads what [`Self::save`] has written, after the endpoints of `ports` published ports. `is_sound` checks a peer.
+    pub(super) fn load(
+        &mut self,
+        from: &mut Reader<'_>,
+        ports: usize,
+        most_groups: usize,
+        is_sound: impl Fn(&PeerOwner, &Peer) -> bool,
+    ) -> Result<(), StateError> {
+        self.ports = ports;
+        self.table
+            .load(from, (3 * POOL, most_groups), |from, _, _, (owner, written)| {
+                let peer: Peer = from.get()?;
+                check(peer.written == *written && is_sound(owner, &peer))?;
+                Ok(Some(peer))
+            })?;
+        for index in self.table.places() {
+            let owner = self.table.key(index).0;
+            check(self.find(owner, AddressSide::Remote, self.table.at(index).remote).is_none())?;
+            self.list_remote(index);
+            self.list_via(index);
+        }
+        Ok(())
+    }
+
+    fn list_remote(&mut self, index: u32) {
+        let (table, secret) = (&self.table, self.secret);
+        let hash = |&index: &u32| secret.hash(&(table.key(index).0, table.at(index).remote));
+        self.by_remote.insert_unique(hash(&index), index, hash);
+    }
+
     /// Counts one more published port, which reduces the limits of the other groups of peers that send first.
     pub(super) fn add_port(&mut self) {
         self.ports += 1;
@@ -430,9 +483,7 @@ impl PeerPool {
             }
         }
         let index = self.table.insert_in(group.index(), (owner, peer.written), peer);
-        let (table, secret) = (&self.table, self.secret);
-        let hash = |&index: &u32| secret.hash(&(table.key(index).0, table.at(index).remote));
-        self.by_remote.insert_unique(hash(&index), index, hash);
+        self.list_remote(index);
         self.list_via(index);
     }
 
