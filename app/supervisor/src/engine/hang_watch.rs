@@ -156,7 +156,6 @@ mod tests {
         let mut engine = Watched::new();
         for _ in 0..10 {
             assert_eq!(engine.look_blocked(), None);
-            assert_eq!(engine.look_blocked(), None);
             engine.now = engine.watch.next();
             let stopped = RunState {
                 stopped: true,
@@ -189,7 +188,6 @@ mod tests {
     fn the_time_before_a_late_look_does_not_count() {
         let mut engine = Watched::new();
         for _ in 0..10 {
-            assert_eq!(engine.look_blocked(), None);
             assert_eq!(engine.look_blocked(), None);
             engine.now = engine.watch.next() + INTERVAL;
             let state = RunState {
