@@ -124,7 +124,7 @@ fn client_is_reset_if_the_host_refuses_the_connection() {
 }
 
 fn set_rules(given: &mut Given, rule: &str) {
-    let (rules, now) = ([rule.parse().expect("a rule")], given.now());
+    let (rules, now) = ([rule.parse().expect("a valid rule")], given.now());
     given
         .engine
         .set_rules(&rules, &mut given.link, &mut given.host, now);

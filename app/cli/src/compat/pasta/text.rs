@@ -123,7 +123,7 @@ Without PID or --netns, the command or a shell runs in new namespaces. docs/comp
                             [ADDR[%IFACE]/]PORTS; PORTS: all, auto, 22, 22:23, 22-80:32-90, 80:ADDR/8080, ~25,
                             separated by commas
   -u, --udp-ports SPEC      UDP ports (default: auto)
-  -T, --tcp-ns SPEC         TCP ports of the host at the namespace's loopback address: none, PORTS, or auto, which has no effect
+  -T, --tcp-ns SPEC         TCP ports of the host at the namespace's loopback: none, 22, 22:23, or auto (no effect)
   -U, --udp-ns SPEC         none, or auto, which has no effect
       --host-lo-to-ns-lo    TCP clients on the host's loopback reach the namespace's loopback
       --userns NSPATH       no effect: the namespace's owner is found without it
