@@ -12,8 +12,9 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// a millisecond, and some tens of milliseconds if it applies a change to many flows.
 const INTERVALS: u32 = 2;
 
-/// CPU time that a process which could run needs in an interval: one that had less may have waited for a CPU.
-const CPU_TIME: Duration = Duration::from_secs(1);
+/// CPU time that a process which could run needs in an interval: one that had less may have waited for a CPU. No turn needs as much,
+/// and on two CPUs with a load of 20 an endless loop has 500 ms.
+const CPU_TIME: Duration = Duration::from_millis(200);
 
 /// The last looks at an engine.
 #[derive(Debug)]
