@@ -112,7 +112,15 @@ fn failure_text_names_signal_status_or_reported_error() {
 
 #[test]
 fn a_hung_engine_is_killed_and_replaced() {
-    let (mut engine, _theirs) = engine("sleep 60");
+    let (mut engine, _theirs) = engine("exec sleep 60");
+    // An interval in which the process could run counts only with CPU time.
+    let stat = format!(
+        "/proc/{}/stat",
+        engine.state.process_mut().unwrap().pid().as_raw_nonzero()
+    );
+    while !std::fs::read_to_string(&stat).unwrap().contains("(sleep) S ") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let table = engine.statistics.table();
     let turns = table.writer(pontoon_engine::WorkerId(0));
     turns.begin_turn(pontoon_engine::Instant(7));

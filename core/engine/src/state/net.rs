@@ -83,11 +83,11 @@ impl Net {
         throttle.save(to);
         to.put(narrow);
         to.put(orphans);
-        to.put(ready);
-        to.put(parked);
-        to.put(parked_first);
+        to.put(&unique(ready));
+        to.put(&unique(parked));
+        to.put(&unique(parked_first));
         to.put(parked_first_lead);
-        to.put(delayed_acks);
+        to.put(&unique(delayed_acks));
         to.put(delayed_ack_at);
         policy.egress.save(to, *worker == FIRST);
         if let Some(proxy) = &policy.proxy {
@@ -159,9 +159,8 @@ impl FlowLists {
     /// ignored later.
     pub(super) fn move_to(self, net: &mut Net, is_valid: impl Fn(FlowId) -> bool) {
         let all = |mut list: Vec<FlowId>| {
-            let mut seen = HashSet::new();
-            list.retain(|flow| is_valid(*flow) && seen.insert(*flow));
-            list
+            list.retain(|flow| is_valid(*flow));
+            unique(&list)
         };
         net.ready = all(self.ready).into();
         net.parked = all(self.parked);
@@ -170,6 +169,13 @@ impl FlowLists {
         net.delayed_acks = all(self.delayed_acks);
         net.delayed_ack_at = self.delayed_ack_at;
     }
+}
+
+/// Returns the flows of a list, each once.
+fn unique<'f>(list: impl IntoIterator<Item = &'f FlowId>) -> Vec<FlowId> {
+    let mut seen = HashSet::new();
+    let flows = list.into_iter().copied();
+    flows.filter(|flow| seen.insert(*flow)).collect()
 }
 
 /// Least and greatest MTU of a link.
