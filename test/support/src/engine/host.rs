@@ -116,6 +116,11 @@ impl<'s> HostileHost<'s> {
         HeldSocket(socket)
     }
 
+    /// Closes a socket that no engine has.
+    pub(crate) fn release(&mut self, socket: usize) {
+        self.sockets[socket].open = false;
+    }
+
     /// Returns an event for a random socket: data, end of stream, an error, or a spurious event.
     pub(crate) fn event(&mut self) -> Option<(FlowId, Readiness)> {
         let open: Vec<usize> = (0..self.sockets.len())

@@ -69,20 +69,30 @@ impl EngineRunner<'_> {
         }
         let mut successor = self.engine.successor([1; 32], self.now);
         let host = &mut self.host;
+        let mut adopted = Vec::new();
         let restored = successor.restore_state(&bytes, self.now, &mut |place, description| {
             let socket = *sockets.get(place as usize).ok_or(SocketRefused)?;
             if damage == Damage::Script && host.script.byte() & 31 == 31 {
                 return Err(SocketRefused);
             }
+            adopted.push(socket);
             Ok(host.adopt(socket, description.flow))
         });
-        if let Err(error) = restored {
-            assert!(self.is_damaged, "an unmodified state is refused: {error}");
-            return Successor::Refused;
-        }
-        if !self.is_damaged {
+        let restored = match restored {
+            Ok(restored) => restored,
+            Err(error) => {
+                assert!(self.is_damaged, "an unmodified state is refused: {error}");
+                return Successor::Refused;
+            }
+        };
+        // Flows are refused if the script has replaced resolvers or rules since they were opened.
+        if !self.is_damaged && restored.refused == 0 {
             let again = successor.save_state(self.now).bytes;
             assert!(again == original, "the successor has another state");
+        }
+        // The process of the former engine closes the others when it exits.
+        for socket in sockets.into_iter().filter(|socket| !adopted.contains(socket)) {
+            self.host.release(socket);
         }
         self.engine = successor;
         self.engine
