@@ -137,6 +137,7 @@ impl NameProof {
             net.proving -= 1;
         }
         self.held = Vec::new();
+        self.sent = 0;
         self.reader = ClientHelloReader::new();
     }
 
