@@ -31,7 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("compat.passt.qemu", 40, qemu),
         Case::new("compat.passt.libkrun", 40, libkrun),
         Case::new("compat.passt.default-sockets", 30, default_sockets),
-        Case::new("compat.passt.24-at-once", 60, at_once),
+        Case::new("compat.passt.24-at-once", 60, at_once).alone(),
         hostile("garbage", garbage),
         hostile("short-frames", short_frames),
         hostile("half-a-frame", half_a_frame),

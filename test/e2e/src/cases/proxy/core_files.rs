@@ -47,6 +47,8 @@ fn core_files(context: &Context) -> Result<()> {
         (vec!["--proxy-credentials", "/mnt/right"], "200"),
     ] {
         let run = network.run().options(proxy.option(Family::V4)).options(&options);
+        // The socket helper is for clients of published ports.
+        let run = run.options(["--publish", "8080:80"]);
         let mut guest = run.shell(OBEDIENT).spawn()?.listening()?;
         expect(&guest.ask(&curl)?, status)?;
         let (engine, supervisor) = (context.program.engine()?, context.program.supervisor()?);
@@ -69,13 +71,17 @@ fn core_files(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Sends SIGABRT to a process, and waits for its end. A core file is complete by then.
+/// Sends SIGABRT to a process, and waits for its end. A core file is complete by then. A process that ignores the signal, as the
+/// first one of a PID namespace does (pid_namespaces(7)), is killed.
 fn abort(process: Process) -> Result<()> {
     process.signal(Signal::ABORT)?;
     let what = format!("process {} has ended", process.id());
-    process::wait_until(&what, Duration::from_secs(20), || {
-        Ok(!process::running().contains(&process))
-    })?;
+    let has_ended = || Ok(!process::running().contains(&process));
+    if process::wait_until(&what, Duration::from_secs(2), has_ended).is_ok() {
+        return Ok(());
+    }
+    process.signal(Signal::KILL)?;
+    process::wait_until(&what, Duration::from_secs(10), has_ended)?;
     Ok(())
 }
 
