@@ -26,7 +26,8 @@ use crate::state::{flow_record, record};
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Host, Instant, Kind, Readiness, Transmit};
 
-/// Number of bytes that one direction of a connection may move in one turn.
+/// Number of bytes that one direction of a connection may move in one turn. One stream to the guest, against pasta 06fedeb: 0.81 of
+/// its rate; with 128 KiB 0.82, with 32 KiB 0.77 (medians of 12 and 10 interleaved rounds, 2 cores, 2026-11-28).
 const QUANTUM: usize = 1 << 20;
 
 /// Time after which a pending connect to the guest is given up. A program of the guest accepts at once, unless its accept
