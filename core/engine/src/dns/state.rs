@@ -55,10 +55,7 @@ impl<S> Forwarder<S> {
             let is_known = |resolver| net.config.resolvers.contains(&resolver);
             let description = query.description();
             let permitted = query.resolver.is_some_and(is_known).then_some(&description);
-            let socket = adoption.take(place, permitted)?;
-            if socket.is_none() {
-                adoption.refuse();
-            }
+            let socket = adoption.take_only(place, permitted)?;
             Ok(socket.map(|socket| query.with_sockets(Some(socket))))
         })?;
         let slots: Vec<u32> = self.pending.iter().map(|(index, ..)| index).collect();

@@ -40,10 +40,7 @@ impl<S> Icmp<S> {
             let echo = Echo::load_record(from)?;
             let flow = net.flow(Kind::Icmp, index, generation);
             let description = SocketDescription::new(flow, SocketKind::Ping);
-            let socket = adoption.take(place, Some(&description))?;
-            if socket.is_none() {
-                adoption.refuse();
-            }
+            let socket = adoption.take_only(place, Some(&description))?;
             Ok(socket.map(|socket| echo.with_sockets(socket)))
         })?;
         for _ in 0..self.echoes.len() {

@@ -137,6 +137,19 @@ impl<'f, S> Adoption<'f, S> {
         Ok(description.and_then(|description| (self.adopt)(index, description).ok()))
     }
 
+    /// As [`Self::take`], for the only socket of a flow, which ends if it is refused.
+    pub(crate) fn take_only(
+        &mut self,
+        index: u32,
+        description: Option<&SocketDescription>,
+    ) -> Result<Option<S>, StateError> {
+        let socket = self.take(index, description)?;
+        if socket.is_none() {
+            self.refuse();
+        }
+        Ok(socket)
+    }
+
     /// Counts a flow that ends.
     pub(crate) fn refuse(&mut self) {
         self.refused += 1;

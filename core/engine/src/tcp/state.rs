@@ -141,10 +141,7 @@ impl<S> Tcp<S> {
         let negotiates = self.negotiations.contains_key(&flow.index);
         check(!negotiates || connection.is_connecting())?;
         let description = self.description(&connection, flow, net);
-        let socket = adoption.take(place, description.as_ref())?;
-        if socket.is_none() {
-            adoption.refuse();
-        }
+        let socket = adoption.take_only(place, description.as_ref())?;
         Ok(connection.with_sockets(socket))
     }
 

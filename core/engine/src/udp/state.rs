@@ -48,10 +48,7 @@ impl<S> Udp<S> {
                 let endpoint = UdpEndpoint::load_record(from)?;
                 endpoint.check((*guest, *nth), net)?;
                 let description = endpoint.description(net.flow(Kind::Udp, index, generation));
-                let socket = adoption.take(place, Some(&description))?;
-                if socket.is_none() {
-                    adoption.refuse();
-                }
+                let socket = adoption.take_only(place, Some(&description))?;
                 Ok(socket.map(|socket| endpoint.with_sockets(socket)))
             })?;
         let mut ports = 0;

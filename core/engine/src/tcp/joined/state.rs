@@ -182,11 +182,8 @@ impl<S> AcceptedClient<S> {
         let peer = from.get()?;
         let is_permitted = is_published(&published, net) && published.server(&net.config.plan) == Some(guest);
         let description = client_description(&published, net);
-        let Some(socket) = adoption.take(place, is_permitted.then_some(&description))? else {
-            adoption.refuse();
-            return Ok(None);
-        };
-        Ok(Some(Self {
+        let socket = adoption.take_only(place, is_permitted.then_some(&description))?;
+        Ok(socket.map(|socket| Self {
             published,
             guest,
             accepted: AcceptedConnection { socket, peer },
