@@ -6,6 +6,8 @@
 //! socket until the other socket accepts them, which is also the back-pressure. If nothing in the guest accepts the
 //! connection, the client is forwarded over the link, which refuses it with the guest's own reply.
 
+mod direction;
+mod half_closed;
 mod state;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,22 +15,19 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::accept::{AcceptedClient, RateCheck};
-use super::idle::{FIN_TIMEOUT, LOOKS, PROBES, SHORT_INTERVAL, YIELDS};
+use super::idle::FIN_TIMEOUT;
 use super::{Tcp, events, loopback_forward};
 use crate::config::{Published, PublishedPath};
 use crate::ctx::{Ctx, Net};
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::flow_events::{Announcement, CloseReason, FlowEnds, Grounds};
-use crate::host::{AcceptedConnection, Connect, KeepaliveTimes, MoveError, MoveState};
-use crate::siblings::ClientShare;
+use crate::host::{AcceptedConnection, Connect, MoveError};
 use crate::slab::Slab;
-use crate::state::{flow_record, record};
+use crate::state::flow_record;
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Host, Instant, Kind, Readiness, Transmit};
-
-/// Number of bytes that one direction of a connection may move in one turn. One stream to the guest, against pasta 06fedeb: 0.81 of
-/// its rate; with 128 KiB 0.82, with 32 KiB 0.77 (medians of 12 and 10 interleaved rounds, 2 cores, 2026-11-28).
-const QUANTUM: usize = 1 << 20;
+use direction::{Direction, Progress};
+use half_closed::{HALF_CLOSED_PROBES, HalfClosed};
 
 /// Time after which a pending connect to the guest is given up. A program of the guest accepts at once, unless its accept
 /// queue is full; then the kernel sends another SYN after 1 s.
@@ -37,14 +36,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Age at which keepalive is enabled on both sockets, so that no connection outlives its ends. Younger connections do not
 /// need the two system calls.
 const KEEPALIVE_AGE: Duration = Duration::from_secs(600);
-
-/// Times of the probes of a guest whose direction has ended, as those over the link ([`idle`](super::idle)): the guest's kernel
-/// answers by a reset if the program has closed its socket.
-const HALF_CLOSED_PROBES: KeepaliveTimes = KeepaliveTimes {
-    idle: FIN_TIMEOUT,
-    interval: SHORT_INTERVAL,
-    probes: PROBES,
-};
 
 /// Connection between a client and a server, of which one is a program on this host and the other one of the guest.
 #[derive(Debug)]
@@ -76,56 +67,6 @@ pub(super) struct JoinedConnection<S> {
 flow_record! { JoinedConnection {
     published, client, server, to, grounds, is_connected, forth, back, is_queued, opened, announcement,
 } sockets { accepted: S, connected: Option<S> } elsewhere { timer = Timer::default() } }
-
-/// State of one direction of a connection.
-#[derive(Clone, Copy, Debug, Default)]
-struct Direction {
-    /// The source may have data, the end of its stream, or an error.
-    is_readable: bool,
-    /// The sink may have room.
-    is_writable: bool,
-    /// The source has ended, and so has the stream to the sink.
-    has_ended: bool,
-    /// Number of bytes that were moved.
-    moved: u64,
-}
-
-record! { Direction { is_readable, is_writable, has_ended, moved } }
-
-/// Result of moving the data of one direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
-    /// Both directions wait for an event, or have ended.
-    Waits,
-    /// The quantum is used up.
-    HasMore,
-}
-
-impl Direction {
-    /// Moves up to [`QUANTUM`] bytes, and ends the stream to `to` behind the last byte.
-    fn advance<H: Host>(
-        &mut self,
-        from: &mut H::Socket,
-        to: &mut H::Socket,
-        host: &mut H,
-    ) -> Result<Progress, MoveError> {
-        if self.has_ended || !self.is_readable || !self.is_writable {
-            return Ok(Progress::Waits);
-        }
-        let (len, state) = host.tcp_move(from, to, QUANTUM)?;
-        self.moved += len as u64;
-        match state {
-            MoveState::More => return Ok(Progress::HasMore),
-            MoveState::Drained => self.is_readable = false,
-            MoveState::Full => self.is_writable = false,
-            MoveState::Ended => {
-                self.has_ended = true;
-                host.tcp_shutdown(to).map_err(MoveError::Sink)?;
-            }
-        }
-        Ok(Progress::Waits)
-    }
-}
 
 impl<S> JoinedConnection<S> {
     /// Returns true if a program of the guest is the client.
@@ -378,39 +319,6 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Returns the connection whose guest has ended its direction first, of all or of the share `of`, and that has moved no data
-    /// since. Each call examines a limited number of connections.
-    pub(super) fn idlest_half_closed_joined<H, T>(
-        &mut self,
-        of: Option<ClientShare>,
-        ctx: &Ctx<'_, H, T>,
-    ) -> Option<FlowId> {
-        let JoinedTable {
-            connections,
-            half_closed,
-            ..
-        } = &mut self.joined;
-        for _ in 0..half_closed.len().min(LOOKS as usize) {
-            let mut entry = half_closed.pop_front()?;
-            let connection = connections.get(entry.id.index, entry.id.generation);
-            let Some(connection) = connection.filter(|connection| connection.is_half_closed()) else {
-                continue;
-            };
-            let moved = connection.forth.moved + connection.back.moved;
-            if entry.moved != moved {
-                (entry.moved, entry.since) = (moved, ctx.now);
-            }
-            let yields = ctx.now.since(entry.since) >= YIELDS
-                && of.is_none_or(|share| share.includes(self::share(&connection.published)));
-            let id = entry.id;
-            half_closed.push_back(entry);
-            if yields {
-                return Some(id);
-            }
-        }
-        None
-    }
-
     /// Connects the connections that wait for a socket of the guest's network namespace, because the host has received some.
     pub fn handle_guest_sockets<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         while let Some(&outer) = self.joined.waiting.front() {
@@ -655,32 +563,7 @@ pub(super) struct JoinedTable<S> {
     half_closed: VecDeque<HalfClosed>,
 }
 
-/// Connection whose guest has ended its direction.
-#[derive(Clone, Copy, Debug)]
-struct HalfClosed {
-    id: FlowId,
-    /// Time since which the number of moved bytes is `moved`.
-    since: Instant,
-    moved: u64,
-}
-
-record! { HalfClosed { id, since, moved } }
-
 impl<S> JoinedTable<S> {
-    /// Adds a connection to those whose guest has ended its direction. Connections that have ended are removed from the list once
-    /// they are the larger part of it.
-    fn add_half_closed(&mut self, entry: HalfClosed) {
-        if self.half_closed.len() > 2 * self.connections.slots() as usize {
-            let Self {
-                connections,
-                half_closed,
-                ..
-            } = self;
-            half_closed.retain(|entry| connections.get(entry.id.index, entry.id.generation).is_some());
-        }
-        self.half_closed.push_back(entry);
-    }
-
     /// Returns the connections of programs of the guest that `which` selects by the address and port to which the program has
     /// connected, and the time at which it has.
     pub(super) fn of_guest(&self, which: impl Fn(SocketAddr, Instant) -> bool) -> Vec<u32> {
