@@ -1,3 +1,4 @@
+use super::metadata::METADATA;
 use super::*;
 use crate::address_plan::{Ipv4Plan, Ipv6Plan};
 use crate::test_world::{OWNED, ip, net};
